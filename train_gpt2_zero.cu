@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 // defines: bar_show
 #include "gpt2/bar.h"
 // defines: DataLoader, dataloader_*
@@ -133,6 +134,24 @@ static void *grad(int tensor, int layer) {
     return p;
 }
 
+// What passes the model: n micro-batches of (B, T) tokens, of which the first is number `first` of the step.
+// All n pass a unit while it is open, one after the other.
+typedef struct {
+    const int *inputs, *targets;  // (n, B, T)
+    int n, first, B, T;
+    float dloss;               // the factor of the losses' gradients; 0: forward only
+    const CachedPass *cached;  // NULL: whole rows
+} Pass;
+
+// The layers work on micro-batch m of n from now on.
+static void work_on(GPT2 *model, const Pass *p, int m) {
+    model->micro = m;
+    model->at_once = p->n;
+}
+static const int *tokens_of(const Pass *p, const int *tokens, int m) {
+    return tokens + (size_t)m * p->B * p->T;
+}
+
 // With a cache, each span's tokens continue at the positions after those already cached.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
@@ -179,45 +198,45 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
                               param(FCB, l), BT, C, 4 * C));
 }
 
-// Computes the residual stream after the last block from the inputs (B, T), as two summands (B, T, C):
-// residual2 of block L-1, and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3.
-// That needs no parameter of this block, so the block is released first. With `cached`, the inputs are the
-// tokens of that pass, and their keys and values are added to the cache. train: 1 if backward follows.
-static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
-                         int train) {
-    const int L = model->config.num_layers, C = model->config.channels;
+// Computes the residual stream after the last block from the inputs, as two summands (B, T, C): residual2 of
+// block L-1, and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3. That needs no
+// parameter of this block, so the block is released first. With a cache, the inputs are the tokens of that
+// pass, and their keys and values are added to the cache.
+static void gpt2_forward(GPT2 *model, const Pass *p) {
+    const int L = model->config.num_layers, C = model->config.channels, B = p->B, T = p->T;
 
     zero_check(zero_pre_forward(run.z, EMBEDDING));
-    encode(model, inputs, B, T, cached);
+    for (int m = 0; m < p->n; m++) {
+        work_on(model, p, m);
+        encode(model, tokens_of(p, p->inputs, m), B, T, p->cached);
+    }
     zero_check(zero_post_forward(run.z, EMBEDDING));
 
     for (int l = 0; l < L; l++) {
         zero_check(zero_pre_forward(run.z, block(l)));
-        await_input(model, l);
-        block_forward(model, l, B, T, cached, 0);
-        if (train) offload_input(model, l);
-        LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, FCH_GELU, l),
-                             param(FCPROJW, l), param(FCPROJB, l), B * T, 4 * C, C));
+        for (int m = 0; m < p->n; m++) {
+            work_on(model, p, m);
+            await_input(model, l);
+            block_forward(model, l, B, T, p->cached, 0);
+            if (p->dloss) offload_input(model, l);
+            LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, FCH_GELU, l),
+                                 param(FCPROJW, l), param(FCPROJB, l), B * T, 4 * C, C));
+        }
         zero_check(zero_post_forward(run.z, block(l)));
     }
 }
 
-// Runs the final layernorm, the LM head and the loss and, if dloss is not 0, their backward pass. The head's
-// forward and backward alternate chunk by chunk, so the logits of the whole batch never exist at once, and
-// the unit is open for forward and backward at the same time. first: 1 to set loss_sum, 0 to add to it. Does
-// not wait for the sum.
-static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
+// The head of one micro-batch. Its forward and backward alternate chunk by chunk, so the logits of the whole
+// batch never exist at once, and the unit is open for forward and backward at the same time.
+static void head(const GPT2 *model, const int *targets, int BT, float dloss, int micro) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
-    void *residual = act(model, RESIDUAL3, L - 1), *dlnf = act(model, DL_BTC, 0);
+    void *residual = block_input(model, L), *dlnf = act(model, DL_BTC, 0);
     void *lnf = act(model, LNF, 0), *lnf_mean = act(model, LNF_MEAN, 0), *lnf_rstd = act(model, LNF_RSTD, 0);
     void *logits = act(model, LOGITS, 0), *dresidual = act(model, DRESIDUAL, 0);
     float *losses = act(model, LOSSES, 0);
 
-    zero_check(zero_pre_forward(run.z, EMBEDDING));
-    if (dloss) zero_check(zero_pre_backward(run.z, EMBEDDING));
     await_input(model, L);
     LAYER(residual_layernorm_forward(dt, residual, lnf, lnf_mean, lnf_rstd, act(model, RESIDUAL2, L - 1),
                                      act(model, SCRATCH_BTC, 0), param(LNFW, 0), param(LNFB, 0), BT, C));
@@ -231,129 +250,192 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
             LAYER(matmul_backward(dt, dinp, NULL, grad(WTE, 0), NULL, logits, inp, param(WTE, 0), NULL, n, C,
                                   Vp, add));
     }
-    LAYER(sum(act(model, LOSS_SUM, 0), losses, BT, !first));
-    zero_check(zero_post_forward(run.z, EMBEDDING));
-    if (dloss) {
-        LAYER(clear(dresidual, (size_t)BT * C * gpt2_dtype_size(dt)));
-        LAYER(layernorm_backward(dt, dresidual, grad(LNFW, 0), grad(LNFB, 0), act(model, DRESIDUAL_SUMS, 0),
-                                 dlnf, residual, param(LNFW, 0), lnf_mean, lnf_rstd, BT, C));
-        zero_check(zero_post_backward(run.z, EMBEDDING));
-    }
+    LAYER(sum((double *)act(model, LOSS_SUMS, 0) + micro, losses, BT, 0));
+    if (!dloss) return;
+    LAYER(clear(dresidual, (size_t)BT * C * gpt2_dtype_size(dt)));
+    LAYER(layernorm_backward(dt, dresidual, grad(LNFW, 0), grad(LNFB, 0), act(model, DRESIDUAL_SUMS, 0), dlnf,
+                             residual, param(LNFW, 0), lnf_mean, lnf_rstd, BT, C));
 }
 
-// Propagates the gradient of the residual stream after the last block (dresidual) back to the embeddings.
-// Each weight matrix of a block has only one matmul. It overwrites the gradient instead of adding to it, so
-// describe_tensor marks the matrix `backward_overwrites`. dresidual is the gradient of both attproj's and
-// fcproj's output. Before each of the two, a layernorm's backward adds to dresidual and also sums its
-// columns: these sums are the gradients of their biases.
+// Runs the final layernorm, the LM head and the losses and, if dloss is not 0, their backward pass. The sum
+// of a micro-batch's losses is at its number in LOSS_SUMS; does not wait for it.
+static void gpt2_head(GPT2 *model, const Pass *p) {
+    zero_check(zero_pre_forward(run.z, EMBEDDING));
+    if (p->dloss) zero_check(zero_pre_backward(run.z, EMBEDDING));
+    for (int m = 0; m < p->n; m++) {
+        work_on(model, p, m);
+        head(model, tokens_of(p, p->targets, m), p->B * p->T, p->dloss, p->first + m);
+        if (p->dloss) zero_check(zero_post_micro(run.z, EMBEDDING, p->first + m));
+    }
+    zero_check(zero_post_forward(run.z, EMBEDDING));
+    if (p->dloss) zero_check(zero_post_backward(run.z, EMBEDDING));
+}
+
+// Propagates dresidual, the gradient of the residual stream (B, T, C), through block l. Each weight matrix of
+// a block has only one matmul. It overwrites the gradient instead of adding to it, so describe_tensor marks
+// the matrix `backward_overwrites`. dresidual is the gradient of both attproj's and fcproj's output. Before
+// each of the two, a layernorm's backward adds to dresidual and also sums its columns: these sums are the
+// gradients of their biases.
 //
-// At recompute level 3 a block's forward runs again first, except for the last block, whose activations are
-// still in memory. GELU is then computed from the rounded fch as at levels 1 and 2, so that all three levels
-// give the same bits even if the forward matmul computes GELU from unrounded values.
-static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
+// At recompute level 3 the block's forward runs again first, unless its activations are still in memory. GELU
+// is then computed from the rounded fch as at levels 1 and 2, so that all three levels give the same bits
+// even if the forward matmul computes GELU from unrounded values.
+static void block_backward(const GPT2 *model, int l, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
-    const int BT = B * T;
+    const int BT = B * T, is_there = l == L - 1 && model->at_once == 1;
     const gpt2_dtype dt = model->dtype;
     void *dresidual = act(model, DRESIDUAL, 0), *dresidual_sums = act(model, DRESIDUAL_SUMS, 0);
     void *dl_btc = act(model, DL_BTC, 0), *dl_bt4c = act(model, DL_BT4C, 0);
     const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's matmul sums FCB's gradient
+    void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
+    void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l), *ln1_rstd = act(model, LN1_RSTD, l);
+    void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l), *ln2_rstd = act(model, LN2_RSTD, l);
+    void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *lse = act(model, LSE, l);
+    void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
 
-    for (int l = L - 1; l >= 0; l--) {
-        void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
-        void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l),
-             *ln1_rstd = act(model, LN1_RSTD, l);
-        void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l),
-             *ln2_rstd = act(model, LN2_RSTD, l);
-        void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *lse = act(model, LSE, l);
-        void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
+    if (model->recompute == 3 && !is_there) block_forward(model, l, B, T, NULL, 1);
+    if (model->recompute >= 1) LAYER(gelu_forward(dt, fch_gelu, fch, (size_t)BT * 4 * C));
+    LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
+    LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
+                          fch_gelu, param(FCPROJW, l), fch, BT, 4 * C, C, 0));
+    if (model->recompute == 2)
+        LAYER(
+            layernorm_forward(dt, ln2, ln2_mean, ln2_rstd, residual2, param(LN2W, l), param(LN2B, l), BT, C));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, ln2,
+                          param(FCW, l), NULL, BT, C, 4 * C, 0));
+    LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc, residual2,
+                             param(LN2W, l), ln2_mean, ln2_rstd, BT, C));
+    LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, atty, param(ATTPROJW, l),
+                          NULL, BT, C, C, 0));
+    LAYER(attention_backward(dt, dl_bt4c, dl_btc, qkv, atty, lse, B, T, C, NH));
+    if (model->recompute == 2)
+        LAYER(
+            layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT, C));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, ln1, param(QKVW, l), NULL,
+                          BT, C, 3 * C, 0));
+    LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
+                             dl_btc, residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
+}
+
+// Propagates the gradient of the residual stream after the last block back to the embeddings.
+static void gpt2_backward(GPT2 *model, const Pass *p) {
+    work_on(model, p, 0);
+    fetch_first_input(model);
+    for (int l = model->config.num_layers - 1; l >= 0; l--) {
         zero_check(zero_pre_backward(run.z, block(l)));
-        fetch_input(model, l - 1);
-        await_input(model, l);
-        if (model->recompute == 3 && l < L - 1) block_forward(model, l, B, T, NULL, 1);
-        if (model->recompute >= 1) LAYER(gelu_forward(dt, fch_gelu, fch, (size_t)BT * 4 * C));
-        LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
-                              fch_gelu, param(FCPROJW, l), fch, BT, 4 * C, C, 0));
-        if (model->recompute == 2)
-            LAYER(layernorm_forward(dt, ln2, ln2_mean, ln2_rstd, residual2, param(LN2W, l), param(LN2B, l),
-                                    BT, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, ln2,
-                              param(FCW, l), NULL, BT, C, 4 * C, 0));
-        LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc,
-                                 residual2, param(LN2W, l), ln2_mean, ln2_rstd, BT, C));
-        LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, atty, param(ATTPROJW, l),
-                              NULL, BT, C, C, 0));
-        LAYER(attention_backward(dt, dl_bt4c, dl_btc, qkv, atty, lse, B, T, C, NH));
-        if (model->recompute == 2)
-            LAYER(layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT,
-                                    C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, ln1, param(QKVW, l),
-                              NULL, BT, C, 3 * C, 0));
-        LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
-                                 dl_btc, residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
+        for (int m = 0; m < p->n; m++) {
+            work_on(model, p, m);
+            fetch_next_input(model, l);
+            await_input(model, l);
+            block_backward(model, l, p->B, p->T);
+            zero_check(zero_post_micro(run.z, block(l), p->first + m));
+        }
         zero_check(zero_post_backward(run.z, block(l)));
     }
 
     zero_check(zero_pre_backward(run.z, EMBEDDING));
-    LAYER(encoder_backward(dt, grad(WTE, 0), grad(WPE, 0), dresidual, inputs, B, T, C));
+    for (int m = 0; m < p->n; m++) {
+        work_on(model, p, m);
+        LAYER(encoder_backward(model->dtype, grad(WTE, 0), grad(WPE, 0), act(model, DRESIDUAL, 0),
+                               tokens_of(p, p->inputs, m), p->B, p->T, model->config.channels));
+        zero_check(zero_post_micro(run.z, EMBEDDING, p->first + m));
+    }
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the LM head's loss sum and sums it over all ranks. The same collective sums the requests made by
-// signals.
-static double sum_of_losses(const GPT2 *model) {
-    double sums[1 + REQUESTS];
-    LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
-    requests_of_rank(sums + 1);
-    zero_check(zero_sum(run.z, sums, 1 + REQUESTS));
-    requests_of_all(sums + 1);
-    return sums[0];
+// Gathers the n losses of every rank and adds them in a binary tree, neighbours first, in the order of their
+// rows in the data, so that the sum does not depend on the number of ranks. The same collective sums the
+// requests made by signals. consecutive: 1 if a rank's micro-batches follow each other in the data; 0 if the
+// ranks take turns.
+static double sum_of_losses(const double *losses, int n, int consecutive) {
+    const int ranks = run.ranks, values = n + REQUESTS;
+    double *mine = malloc_check((size_t)(1 + ranks) * values * sizeof *mine), *all = mine + values;
+    memcpy(mine, losses, n * sizeof *mine);
+    requests_of_rank(mine + n);
+    zero_check(zero_gather(run.z, mine, all, values));
+    memset(mine + n, 0, REQUESTS * sizeof *mine);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < REQUESTS; i++) mine[n + i] += all[r * values + n + i];
+    requests_of_all(mine + n);
+    double *tree = malloc_check((size_t)ranks * n * sizeof *tree);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < n; i++) tree[consecutive ? r * n + i : i * ranks + r] = all[r * values + i];
+    for (int left = ranks * n; left > 1; left = (left + 1) / 2) {
+        for (int i = 0; i < left / 2; i++) tree[i] = tree[2 * i] + tree[2 * i + 1];
+        if (left % 2) tree[left / 2] = tree[left - 1];  // the odd one out moves up
+    }
+    const double sum = *tree;
+    free(tree);
+    free(mine);
+    return sum;
 }
 
-// Computes the gradients of a training step over A micro-batches. Returns the mean loss over the global
-// batch.
-static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
-    double tokens = (double)model->B * model->T * A;
-    for (int micro = 0; micro < A; micro++) {
+// Computes the gradients of a training step. Returns the mean loss over the global batch. By layers, all A
+// micro-batches pass each unit together, and the plugin takes their mean; otherwise one after the other
+// passes the model, and each contributes 1/A.
+static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
+    const int A = model->micro_batches, at_once = model->by_layers ? A : 1;
+    const double tokens = (double)model->B * model->T;
+    double *losses = malloc_check(A * sizeof *losses);
+    for (int micro = 0; micro < A; micro += at_once) {
         gpt2_check(dataloader_next(loader));
-        zero_check(zero_check_batch(run.z, loader->inputs, (size_t)model->B * model->T * sizeof(int)));
+        const Pass p = { loader->inputs,
+                         loader->targets,
+                         at_once,
+                         micro,
+                         model->B,
+                         model->T,
+                         (float)(zero_loss_scale(run.z) / (tokens * (A / at_once))) };
+        zero_check(zero_check_batch(run.z, p.inputs, (size_t)at_once * p.B * p.T * sizeof(int)));
         zero_check(zero_begin_train(run.z, micro, A));
-        float dloss = (float)(zero_loss_scale(run.z) / tokens);
-        gpt2_forward(model, loader->inputs, model->B, model->T, NULL, 1);
-        gpt2_head(model, loader->targets, model->B, model->T, dloss, micro == 0);
-        gpt2_backward(model, loader->inputs, model->B, model->T);
+        gpt2_forward(model, &p);
+        gpt2_head(model, &p);
+        gpt2_backward(model, &p);
     }
-    double loss = sum_of_losses(model);
+    LAYER(download(losses, act(model, LOSS_SUMS, 0), A * sizeof *losses));
+    const double loss = sum_of_losses(losses, A, model->by_layers);
+    free(losses);
     if (!isfinite(loss))
         die("step %d: the loss is not finite (%f); %s", run.step + 1, loss, last_checkpoint());
-    return loss / (tokens * run.ranks);
+    return loss / (tokens * A * run.ranks);
 }
 
 // --------
 // validation and generation. All ranks run every forward pass, because at stage 3 it is collective
 
-static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) {
+// A pass that is not part of a training step.
+static Pass evaluation(const GPT2 *model, const int *inputs, const int *targets) {
+    return (Pass){ inputs, targets, .n = 1, .B = model->B, .T = model->T };
+}
+
+static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
+    double *losses = malloc_check(batches * sizeof *losses);
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
+        const Pass p = evaluation(model, loader->inputs, loader->targets);
         zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, loader->inputs, model->B, model->T, NULL, 0);
-        gpt2_head(model, loader->targets, model->B, model->T, 0, i == 0);
+        gpt2_forward(model, &p);
+        gpt2_head(model, &p);
+        LAYER(download(&losses[i], act(model, LOSS_SUMS, 0), sizeof *losses));
     }
-    return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
+    const double sum = sum_of_losses(losses, batches, 0);
+    free(losses);
+    return sum / ((double)batches * model->B * model->T * run.ranks);
 }
 
 // Returns how many of HellaSwag's questions the model answers right.
-static int gpt2_hellaswag(const GPT2 *model, HellaSwag *h) {
-    const int B = model->B, T = model->T;
+static int gpt2_hellaswag(GPT2 *model, HellaSwag *h) {
+    const size_t bytes = (size_t)model->B * model->T * sizeof *h->losses;
     hellaswag_begin(h);
     for (int i = 0; i < h->batches; i++) {
         hellaswag_next(h);
+        const Pass p = evaluation(model, h->inputs, h->targets);
         zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, h->inputs, B, T, NULL, 0);
-        gpt2_head(model, h->targets, B, T, 0, 1);
-        LAYER(download(h->losses, act(model, LOSSES, 0), (size_t)B * T * sizeof *h->losses));
+        gpt2_forward(model, &p);
+        gpt2_head(model, &p);
+        LAYER(download(h->losses, act(model, LOSSES, 0), bytes));
         gpt2_check(hellaswag_score(h));
     }
     double correct = h->correct;
@@ -363,18 +445,18 @@ static int gpt2_hellaswag(const GPT2 *model, HellaSwag *h) {
 
 // Runs a pass over the cache, and computes in fp32 the logits (n_spans, V) of the token that follows each
 // span.
-static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits) {
+static void next_logits(GPT2 *model, const CachedPass *pass, float *logits) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     const gpt2_dtype dt = model->dtype;
     float *mean = act(model, LNF_MEAN, 0), *rstd = act(model, LNF_RSTD, 0);
 
     zero_check(zero_begin_eval(run.z));
-    gpt2_forward(model, pass->tokens, pass->n, 1, pass, 0);
+    gpt2_forward(model, &(Pass){ .inputs = pass->tokens, .n = 1, .B = pass->n, .T = 1, .cached = pass });
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     for (int i = 0; i < pass->n_spans; i++) {
         const size_t last = pass->spans[i].at + pass->spans[i].n - 1;
-        LAYER(residual_layernorm_forward(dt, row_of(model, act(model, RESIDUAL3, L - 1), i, C),
+        LAYER(residual_layernorm_forward(dt, row_of(model, block_input(model, L), i, C),
                                          row_of(model, act(model, LNF, 0), i, C), mean + i, rstd + i,
                                          row_of(model, act(model, RESIDUAL2, L - 1), last, C),
                                          row_of(model, act(model, SCRATCH_BTC, 0), last, C), param(LNFW, 0),
@@ -392,7 +474,7 @@ static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits
 }
 
 // Prints the tokens of a single row as they are generated. All ranks choose the same tokens.
-static void gpt2_generate(const GPT2 *model, Generation *g, const Tokenizer *tokenizer) {
+static void gpt2_generate(GPT2 *model, Generation *g, const Tokenizer *tokenizer) {
     const GenerationRow *row = g->rows;
     while (generation_next(g)) {
         next_logits(model, &g->pass, g->logits);
@@ -403,7 +485,7 @@ static void gpt2_generate(const GPT2 *model, Generation *g, const Tokenizer *tok
 }
 
 // Prints text generated from the end-of-text token.
-static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
+static void gpt2_sample(GPT2 *model, const Tokenizer *tokenizer) {
     Generation g;
     generation_begin(&g, model);
     generation_add(&g, &tokenizer->eot_token, 1, opt.sample_tokens, (uint64_t)opt.seed);
@@ -413,7 +495,7 @@ static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
 }
 
 // Answers prompts one after the other, as they arrive.
-static void gpt2_converse(const GPT2 *model, Answers *answers) {
+static void gpt2_converse(GPT2 *model, Answers *answers) {
     Generation g;
     while (answers_next(answers, model, &g)) {
         gpt2_generate(model, &g, &answers->tokenizer);
@@ -423,7 +505,7 @@ static void gpt2_converse(const GPT2 *model, Answers *answers) {
 }
 
 // Answers the prompts of a file. Each pass gathers a layer once for all rows.
-static void gpt2_answer(const GPT2 *model, Answers *answers) {
+static void gpt2_answer(GPT2 *model, Answers *answers) {
     Generation *g = answers_begin(answers, model);
     while (generation_next(g)) {
         next_logits(model, &g->pass, g->logits);
@@ -491,7 +573,7 @@ static StepResult train_step(Trainer *t) {
     zero_step_result result;
     if (always_updates(&t->model)) zero_check(zero_promise_update(run.z, &hyper));
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
-    r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
+    r.loss = gpt2_gradients(&t->model, &t->data.train);
     zero_check(zero_finish_gradients(run.z, &result));
     if (result.note) note0("note: %s\n", result.note);
     r.norm = result.grad_norm;

@@ -21,9 +21,13 @@ static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int ch
     return 0;
 }
 
+// Layernorm's backward sums its weights' gradients over the rows in so many parts, then over the parts. The
+// number is fixed, so that the bits do not depend on the number of threads.
+enum { PARTS = 16 };
+
 // Returns the bytes of the threads' scratch.
 static size_t plan_threads(int T, int C, int NH, int Vp) {
-    size_t rows = 6 * (size_t)C;  // layernorm's backward: dw, db, w, dout, inp, dinp
+    size_t rows = 4 * (size_t)C;  // layernorm's backward: w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
     return scratch_plan(omp_get_max_threads(), floats);
 }
@@ -35,11 +39,12 @@ static int abandon_plan(void) {
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
     size_t matmul_bytes, encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
+    const size_t layernorm_bytes = sizeof(float) * PARTS * 2 * (size_t)C;
     if (check_plan(dt, B, T, C, NH, Vp, chunk)) return -1;
     free_layers();
     *scratch_bytes = plan_threads(T, C, NH, Vp);
     if (matmul_plan(dt, B * T, C, Vp, chunk, &matmul_bytes) != 0) return abandon_plan();
-    *scratch_bytes += MAX(matmul_bytes, encoder_bytes);
+    *scratch_bytes += MAX(MAX(matmul_bytes, encoder_bytes), layernorm_bytes);
     return 0;
 }
 
@@ -222,25 +227,24 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
                               const void *dout, const void *inp, const void *weight, const float *mean,
                               const float *rstd, int BT, int C) {
     size_t row = C;
+    float *sums = shared_scratch();  // (PARTS, 2, C)
+    memset(sums, 0, PARTS * 2 * row * sizeof(float));
 #pragma omp parallel num_threads(layers_threads())
     {
-        int thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        float *dw = thread_scratch(thread), *db = dw + row, *w = db + row, *rows = w + row;
-        memset(dw, 0, 3 * row * sizeof(float));
+        float *w = thread_scratch(omp_get_thread_num()), *rows = w + row;
+        memset(w, 0, row * sizeof(float));
         accumulate(w, dt, weight, 0, row);
-        int begin = (int)((int64_t)BT * thread / threads), end = (int)((int64_t)BT * (thread + 1) / threads);
-        for (int bt = begin; bt < end; bt++)
-            layernorm_backward_row(dt, dinp, dw, db, dout, inp, w, mean[bt], rstd[bt], bt * row, C, rows);
-#pragma omp barrier
-#pragma omp single
-        {
-            memset(rows, 0, 2 * row * sizeof(float));
-            for (int other = 0; other < threads; other++)  // always in thread order
-                accumulate(rows, GPT2_F32, thread_scratch(other), 0, 2 * row);
-            add_sums(dt, dweight, 0, rows, row);
-            add_sums(dt, dbias, 0, rows + row, row);
+#pragma omp for schedule(static)
+        for (int part = 0; part < PARTS; part++) {
+            float *dw = sums + part * 2 * row, *db = dw + row;
+            int begin = (int)((int64_t)BT * part / PARTS), end = (int)((int64_t)BT * (part + 1) / PARTS);
+            for (int bt = begin; bt < end; bt++)
+                layernorm_backward_row(dt, dinp, dw, db, dout, inp, w, mean[bt], rstd[bt], bt * row, C, rows);
         }
     }
+    for (int part = 1; part < PARTS; part++) accumulate(sums, GPT2_F32, sums, part * 2 * row, 2 * row);
+    add_sums(dt, dweight, 0, sums, row);
+    add_sums(dt, dbias, 0, sums + row, row);
     if (dinp_sums) {
         memset(dinp_sums, 0, row * sizeof(float));
         add_column_sums(GPT2_F32, dinp_sums, dt, dinp, BT, C);

@@ -81,7 +81,7 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
 // In inference, drops activations that only backward or passes over whole rows use, and keeps less of the
 // others: all layers share one buffer, and the final layernorm is computed only where there are logits.
 static void keep_for_inference(const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
-    static const int unused[] = { LSE, LOSSES, LOSS_SUM, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C };
+    static const int unused[] = { LSE, LOSSES, LOSS_SUMS, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C };
     const size_t tokens = (size_t)run->B * run->T;
     for (int i = 0; i < COUNT(unused); i++) table[unused[i]].bytes = 0;
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
@@ -96,37 +96,39 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
     const int L = config->num_layers;
     const int L_gelu = run->recompute >= 1 ? 1 : L, L_layernorm = run->recompute >= 2 ? 1 : L;
     const int L_block = run->recompute >= 3 ? 1 : L;
-    const int on_host = run->recompute >= 3 && run->inputs_on_host && L > 2 ? L - 2 : 0;
+    const int several = run->by_layers && run->micro_batches > 1, kept = L_block == L;
+    const int on_host = run->recompute >= 3 && run->inputs_on_host && L > 2 ? L - 2 + several : 0;
     const GPT2Activation all[NUM_ACTIVATIONS] = {
-        [ENCODED] = { "encoded", 1, btc },
-        [LN1] = { "ln1", L_layernorm, btc },
-        [QKV] = { "qkv", L_block, 3 * btc },
-        [ATTY] = { "atty", L_block, btc },
-        [RESIDUAL2] = { "residual2", L_block, btc },
-        [LN2] = { "ln2", L_layernorm, btc },
-        [FCH] = { "fch", L_block, 4 * btc },
-        [FCH_GELU] = { "fch_gelu", L_gelu, 4 * btc },
-        [RESIDUAL3] = { "residual3", L - on_host, btc },
-        [LN1_MEAN] = { "ln1_mean", L_block, bt_float },
-        [LN1_RSTD] = { "ln1_rstd", L_block, bt_float },
-        [LN2_MEAN] = { "ln2_mean", L_block, bt_float },
-        [LN2_RSTD] = { "ln2_rstd", L_block, bt_float },
-        [LSE] = { "lse", L_block, NH * bt_float },
+        [ENCODED] = { "encoded", 1, btc, 1 },
+        [LN1] = { "ln1", L_layernorm, btc, L_layernorm == L },
+        [QKV] = { "qkv", L_block, 3 * btc, kept },
+        [ATTY] = { "atty", L_block, btc, kept },
+        [RESIDUAL2] = { "residual2", L_block, btc, 1 },
+        [LN2] = { "ln2", L_layernorm, btc, L_layernorm == L },
+        [FCH] = { "fch", L_block, 4 * btc, kept },
+        [FCH_GELU] = { "fch_gelu", L_gelu, 4 * btc, L_gelu == L },
+        [RESIDUAL3] = { "residual3", on_host ? 2 : L, btc, !on_host },
+        [LN1_MEAN] = { "ln1_mean", L_block, bt_float, kept },
+        [LN1_RSTD] = { "ln1_rstd", L_block, bt_float, kept },
+        [LN2_MEAN] = { "ln2_mean", L_block, bt_float, kept },
+        [LN2_RSTD] = { "ln2_rstd", L_block, bt_float, kept },
+        [LSE] = { "lse", L_block, NH * bt_float, kept },
         [LNF] = { "lnf", 1, btc },
         [LNF_MEAN] = { "lnf_mean", 1, bt_float },
         [LNF_RSTD] = { "lnf_rstd", 1, bt_float },
         [LOSSES] = { "losses", 1, bt_float },
-        [LOSS_SUM] = { "loss_sum", 1, sizeof(double) },
-        [SCRATCH_BTC] = { "scratch_btc", 1, btc },
-        [DRESIDUAL] = { "dresidual", 1, btc },
-        [DRESIDUAL_SUMS] = { "dresidual_sums", 1, C * sizeof(float) },
+        [LOSS_SUMS] = { "loss_sums", 1, run->micro_batches * sizeof(double) },
+        [SCRATCH_BTC] = { "scratch_btc", 1, btc, 1 },
+        [DRESIDUAL] = { "dresidual", 1, btc, 1 },
+        [DRESIDUAL_SUMS] = { "dresidual_sums", 1, C * sizeof(float), 1 },
         [DL_BTC] = { "dl_btc", 1, btc },
         [DL_BT4C] = { "dl_bt4c", 1, 4 * btc },
         [LOGITS] = { "logits", 1, logits },
-        [HOST_RESIDUAL3] = { "residual3, host", on_host, on_host ? btc : 0, .on_host = 1 },
+        [HOST_RESIDUAL3] = { "residual3, host", on_host, on_host ? btc : 0, 1, .on_host = 1 },
         [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_positions, C) },
     };
     memcpy(table, all, sizeof all);
+    for (int i = 0; i < NUM_ACTIVATIONS && !several; i++) table[i].each = 0;
     if (run->inference) keep_for_inference(run, table);
 }
 

@@ -36,7 +36,8 @@ int64_t gpt2_num_parameters(const GPT2Config *config);
 int gpt2_padded_vocab(int vocab_size);
 
 // Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
-// those marked float or double. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
+// those marked float or double. With by_layers, what is still needed when the next micro-batch passes the
+// same block exists A times. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
 // backward recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
@@ -57,14 +58,15 @@ enum {
     LNF_MEAN,        // (B, T) float
     LNF_RSTD,        // (B, T) float
     LOSSES,          // (B, T) float
-    LOSS_SUM,        // (1) double: the sum of the losses over all passes of a step or a validation
+    LOSS_SUMS,       // (micro_batches of a step) double: the sum of each one's losses
     SCRATCH_BTC,     // (B, T, C)
     DRESIDUAL,       // (B, T, C)
     DRESIDUAL_SUMS,  // (C) float: sums of dresidual's columns
     DL_BTC,          // (B, T, C)
     DL_BT4C,         // (B, T, 4C)
     LOGITS,          // (chunk, Vp)
-    HOST_RESIDUAL3,  // (L - 2, B, T, C) with inputs_on_host: the layers that RESIDUAL3 cannot hold
+    HOST_RESIDUAL3,  // (L - 2, B, T, C) with inputs_on_host: the layers that RESIDUAL3 cannot hold; (L - 1)
+                     // if several micro-batches pass a block
     CACHE,           // (L, cache_positions, 2, C) keys and values of generated text
     NUM_ACTIVATIONS
 };
@@ -72,12 +74,15 @@ typedef struct {
     const char *name;  // "encoded", "ln1", ...
     int layers;        // how many exist: 1, 2 or L
     size_t bytes;      // of one layer; 0: the run has none
+    int each;          // 1: exists for each micro-batch that passes a block while it is open
     int on_host;       // 1: in host memory on any device
 } GPT2Activation;
 // The properties of a run besides the model's sizes.
 typedef struct {
     gpt2_dtype dtype;
     int B, T;
+    int micro_batches;    // of a step, A
+    int by_layers;        // 1: all A pass a block while it is open; 0: one after the other passes the model
     int recompute;        // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
     int inputs_on_host;   // 1, with recompute 3: keeps the blocks' inputs in host memory
     int chunk;            // rows of logits that exist at a time

@@ -133,7 +133,7 @@ static int look_at_gradient(zero *z, int unit, int is_known) {
 }
 
 int check_gradient(zero *z, int unit, int *holds) {
-    *holds = is_on(z);
+    *holds = is_on(z) && !plan_sums_in_buckets(&z->config);  // by layers it is summed, and gone
     if (!*holds) return 0;
     z->check.held = unit;
     return look_at_gradient(z, unit, 0);

@@ -9,10 +9,14 @@
 
 // -------- the reduction of a bucket: one task, or two at stage 0
 
-// Stages 2 and 3 put the sum into this rank's shard, or add it to the shard. Stages 0 and 1 reduce in place.
-static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts) {
+static char *bucket_memory(const zero *z, int unit);
+
+// The sum goes to this rank's part of the state, or is added to it. At stages 0 and 1 it may be reduced in
+// place, and stage 0 then gathers it in place.
+static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts, int in_place) {
     state *grads = rank_state(z, ZERO_GRADIENT);
-    state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
+    const int adds = b->add && !z->config.accumulate_layers;
+    state_intent intent = grads->sharded && !adds ? STATE_WRITE : STATE_CHANGE;
     for (int i = 0; i < b->n_pieces; i++) {
         const state_range all = state_all(grads, b->units[i], state_held(grads));
         ZERO_TRY(state_begin(&parts[i], grads, stream, all, intent, NULL));
@@ -20,10 +24,20 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
     for (int i = 0; i < b->n_pieces; i++) {
         ZERO_TRY(state_ready(&parts[i]));
         b->pieces[i].shard = state_own(&parts[i]);
-        b->pieces[i].plus = b->add ? (const float *)b->pieces[i].shard : NULL;
-        if (!grads->sharded) b->pieces[i].full = parts[i].at;
+        b->pieces[i].plus = adds ? (const float *)b->pieces[i].shard : NULL;
+        b->pieces[i].full = in_place ? parts[i].at : bucket_memory(z, b->units[i]);
     }
     return 0;
+}
+
+// accumulate_layers: a unit with several backward uses is alone in its bucket. Each use is reduced
+// separately, because the sum over the micro-batches and ranks must not depend on how they are divided.
+static void add_earlier(zero *z, struct grads_bucket *b) {
+    float *earlier = z->grads.units[b->units[0]].earlier;
+    b->pieces->plus = b->add ? earlier : NULL;
+    if (!b->is_earlier) return;
+    b->pieces->full = bucket_memory(z, b->units[0]);
+    b->pieces->shard = (char *)earlier;
 }
 
 // Converts the gradients to fp32 in the wire buffer. One buffer is enough, because reductions run one after
@@ -48,7 +62,8 @@ static int poison_reduced(zero *z, const struct grads_bucket *b) {
     for (int i = 0; i < b->n_pieces; i++) {
         int64_t elems = b->pieces[i].elems * z->comm.group.ranks;
         wide += elems * sizeof(float);
-        if (z->config.stage >= 2) ZERO_TRY(d->f->fill_nan(d, COMM, b->pieces[i].full, elems * size));
+        if (!plan_reduces_in_place(&z->config))
+            ZERO_TRY(d->f->fill_nan(d, COMM, b->pieces[i].full, elems * size));
     }
     return z->grads.wire ? d->f->fill_nan(d, COMM, z->grads.wire, wide) : 0;
 }
@@ -56,14 +71,15 @@ static int poison_reduced(zero *z, const struct grads_bucket *b) {
 static int reduce_opened(zero *z, const struct grads_bucket *b) {
     const comm_piece *pieces = b->pieces;
     comm_piece wide[b->n_pieces];
-    zero_dtype type = plan_reduced_type(&z->config);
+    zero_dtype type = plan_reduced_type(&z->config), to = rank_state(z, ZERO_GRADIENT)->dtype;
+    const float scale = 1.0f / ((float)z->comm.group.ranks * pass_micro_batches(z));
     if (z->grads.wire) {
         ZERO_TRY(widen(z, b, wide));
         pieces = wide;
         type = ZERO_F32;
     }
-    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type,
-                                 rank_state(z, ZERO_GRADIENT)->dtype, 1.0f / z->comm.group.ranks));
+    if (b->is_earlier) to = ZERO_F32;
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type, to, scale));
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
@@ -79,11 +95,16 @@ static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stre
     return 0;
 }
 
+// Stage 0 sends the complete sums to every rank.
+static int gathers(const zero *z, const struct grads_bucket *b) {
+    return z->config.stage == 0 && !b->is_earlier;
+}
+
 // Counts the bytes that this rank sends. Stage 0 also sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
     trace_event e = { .kind = EVENT_REDUCE, .lane = traced_lane(z, k->lane) };
-    if (z->config.stage == 0) size += dtype_bytes(plan_reduced_type(&z->config));
+    if (gathers(z, b)) size += dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype);
     for (int i = 0; i < b->n_pieces; i++) {
         e.unit = b->units[i];
         e.bytes = b->pieces[i].elems * size * (z->comm.group.ranks - 1);
@@ -98,11 +119,12 @@ static int run_reduce(void *ctx, task *k) {
     state_part sums[b->n_pieces];
     memset(sums, 0, sizeof sums);
     for (int i = 0; i < b->n_pieces; i++) b->spans[i] = trace_begin(&z->trace, k->stream);
-    int rc = open_sums(z, b, k->stream, sums);
+    int rc = b->is_earlier ? 0 : open_sums(z, b, k->stream, sums, plan_reduces_in_place(&z->config));
+    if (z->grads.units[b->units[0]].earlier) add_earlier(z, b);
     if (!rc) rc = reduce_opened(z, b);
     if (!rc) rc = sum_squares(z, b, k->stream);
     rc = state_close_after(rc, sums, b->n_pieces);
-    if (z->config.stage > 0) trace_end_of_reduction(z, b, k);
+    if (!gathers(z, b)) trace_end_of_reduction(z, b, k);
     return rc;
 }
 
@@ -112,7 +134,7 @@ static int run_gather_sums(void *ctx, task *k) {
     struct grads_bucket *b = &z->grads.buckets[k->index];
     state_part sums[b->n_pieces];
     memset(sums, 0, sizeof sums);
-    int rc = open_sums(z, b, k->stream, sums);
+    int rc = open_sums(z, b, k->stream, sums, 1);
     if (!rc)
         rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces,
                              dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype));
@@ -135,11 +157,11 @@ static int start_reduction(zero *z, struct grads_bucket *b, int64_t *counter) {
     int first = b->units[b->n_pieces - 1], last = b->units[0];
     b->use = (comm_use){ ZERO_FOR_STEP, first, last - first + 1, counter };
     ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer, last_reader(z, b))));
-    return z->config.stage == 0 ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
+    return gathers(z, b) ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
 }
 
 static int wait_for_reduction(zero *z, struct grads_bucket *b) {
-    return tasks_wait(&z->tasks, z->config.stage == 0 ? &b->gather : &b->reduce);
+    return tasks_wait(&z->tasks, gathers(z, b) ? &b->gather : &b->reduce);
 }
 
 int grads_wait(zero *z) {
@@ -157,7 +179,7 @@ static struct grads_buffer *buffer_of(const zero *z, int bucket) {
 static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     if (z->grads.units[unit].own) return z->grads.units[unit].own;
-    return buffer_of(z, u->bucket)->memory + u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
+    return buffer_of(z, u->bucket)->memory + u->bucket_offset * dtype_bytes(plan_bucket_type(&z->config));
 }
 
 static int is_full(const zero *z, int bucket) {
@@ -168,6 +190,13 @@ static int is_full(const zero *z, int bucket) {
 static int has_gradient(const zero *z, int unit) { return z->layout.units[unit].bucket >= 0; }
 
 int grads_check(const zero *z, int unit) {
+    const int other = z->grads.using_micro;
+    if (other >= 0 && other != unit && has_gradient(z, unit))
+        return zero_fail(
+            ZERO_ERR_MISUSE,
+            "unit %d (%s): unit %d (%s) is open for backward; with accumulate_layers a use ends, "
+            "with all its micro-batches, before backward opens another unit",
+            unit, z->layout.units[unit].name, other, z->layout.units[other].name);
     if (!has_gradient(z, unit) || !plan_uses_buckets(&z->config) || z->grads.units[unit].own) return 0;
     const int bucket = z->layout.units[unit].bucket, before = buffer_of(z, bucket)->holder;
     if (before == bucket || before < 0 || is_full(z, before)) return 0;
@@ -192,14 +221,17 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to overwrite is NaN until the trainer does so.
+// With poison, a gradient that the trainer promised to overwrite is NaN until the trainer does so. By layers
+// this is promised for the first use only.
 static int clear_gradient(zero *z, int unit) {
+    const int is_later = z->config.accumulate_layers && pass_done(z, unit, PASS_BACKWARD) > 0;
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
     size_t size = dtype_bytes(z->config.numbers.dtype);
     char *grads = z->grads.units[unit].at;
     device *d = &z->device;
     if (z->config.debug.poison) ZERO_TRY(d->f->fill_nan(d, COMPUTE, grads, u->padded * size));
+    if (is_later) return d->f->clear(d, COMPUTE, grads, u->padded * size);
     if (u->n_cleared == 1) return d->f->clear(d, COMPUTE, grads + only->offset * size, only->elems * size);
     return d->f->clear_stretches(d, COMPUTE, z->config.numbers.dtype, grads, &z->grads.units[unit].cleared);
 }
@@ -209,7 +241,8 @@ int grads_open(zero *z, int unit) {
     if (!has_gradient(z, unit)) return 0;
     if (plan_uses_buckets(&z->config)) {
         ZERO_TRY(claim_buffer(z, unit));
-        u->at = bucket_memory(z, unit);
+        u->at = z->grads.micro ? z->grads.micro : bucket_memory(z, unit);
+        if (z->grads.micro) z->grads.using_micro = unit;
     } else {
         state *grads = rank_state(z, ZERO_GRADIENT);
         ZERO_TRY(tasks_wait(&z->tasks, u->read_by));
@@ -235,19 +268,83 @@ static int add_to_sum(zero *z, int unit) {
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }
 
+// -------- accumulation by layers: the sum over the micro-batches of a use
+//
+// The micro-batches are added in a binary tree: neighbours first, then pairs of pairs. Partial sum k is that
+// of 2^k micro-batches. Micro-batch m completes as many of them as m ends in binary ones, and each is added
+// to the next. The highest is in the bucket.
+
+static char *partial(const zero *z, int unit, int k) {
+    const int highest = plan_partial_sums(&z->config) - 1;
+    return k < highest ? (char *)(z->grads.partials + k * z->grads.partial_elems) : bucket_memory(z, unit);
+}
+
+// to = the addend in fp32, plus partial sum k; -1: nothing
+static int add_partial(zero *z, int unit, char *to, zero_dtype type, const char *addend, int k) {
+    device *d = &z->device;
+    const rank_parts one = { .ranks = 1, .own = addend };
+    const float *plus = k < 0 ? NULL : (const float *)partial(z, unit, k);
+    return d->f->sum_ranks(d, COMPUTE, ZERO_F32, to, type, &one, 1, z->layout.units[unit].padded, plus);
+}
+
+static int add_micro(zero *z, int unit, int micro) {
+    const int highest = plan_partial_sums(&z->config) - 1;
+    const char *carry = z->grads.micro;
+    zero_dtype type = z->config.numbers.dtype;
+    if (!(micro & 1)) return add_partial(z, unit, partial(z, unit, 0), type, carry, -1);
+    for (int k = 0; micro >> k & 1; k++) {
+        const int goes_on = micro >> (k + 1) & 1;
+        char *to = partial(z, unit, goes_on || k == highest ? k : k + 1);
+        ZERO_TRY(add_partial(z, unit, to, type, carry, k));
+        carry = to;
+        type = ZERO_F32;
+    }
+    return 0;
+}
+
+// After the last of n micro-batches: adds the partial sums that are left, the odd ones out, lowest first.
+static int add_rest(zero *z, int unit, int n) {
+    const int highest = plan_partial_sums(&z->config) - 1;
+    int last = -1;
+    for (int k = 0; k <= highest; k++) {
+        if (!(n >> k & 1)) continue;
+        if (last >= 0)
+            ZERO_TRY(add_partial(z, unit, partial(z, unit, k), ZERO_F32, partial(z, unit, last), k));
+        last = k;
+    }
+    if (last < 0 || last == highest) return 0;
+    return add_partial(z, unit, partial(z, unit, highest), ZERO_F32, partial(z, unit, last), -1);
+}
+
+int grads_finish_micro(zero *z, int unit, int micro) {
+    const int n = pass_micro_batches(z);
+    device *d = &z->device;
+    if (!has_gradient(z, unit) || !z->grads.micro) return 0;
+    ZERO_TRY(add_micro(z, unit, micro));
+    if (micro < n - 1) return clear_gradient(z, unit);
+    ZERO_TRY(add_rest(z, unit, n));
+    z->grads.using_micro = -1;
+    const size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
+    return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, z->grads.micro, bytes) : 0;
+}
+
+// -------- the end of a unit's gradient
+
 int grads_finish(zero *z, int unit) {
     if (!has_gradient(z, unit)) return 0;
     int bucket = z->layout.units[unit].bucket;
     struct grads_bucket *b = &z->grads.buckets[bucket];
+    const int use = pass_done(z, unit, PASS_BACKWARD), uses = z->layout.units[unit].backward_uses;
     // stages 0 and 1 reduce once per step, stages 2 and 3 once per micro-batch
-    int is_last = pass_is_last(z), reduces = z->config.stage >= 2 || is_last;
+    int is_last = pass_is_last(z) && use == uses, reduces = z->config.stage >= 2 || pass_is_last(z);
     if (z->config.stage < 2 && plan_sums(&z->config)) ZERO_TRY(add_to_sum(z, unit));
     ZERO_TRY(state_close(&z->grads.units[unit].opened));
     z->grads.units[unit].at = NULL;
     b->filled++;
     if (!is_full(z, bucket) || !reduces || z->config.debug.naive) return 0;
-    b->add = z->config.stage >= 2 && !pass_is_first(z);
+    b->add = (z->config.stage >= 2 && !pass_is_first(z)) || (z->config.accumulate_layers && use > 1);
     b->is_last = is_last;
+    b->is_earlier = use < uses;
     return start_reduction(z, b, NULL);
 }
 
@@ -258,7 +355,8 @@ int grads_begin_step(zero *z) {
         z->grads.units[i].at = NULL;
     }
     for (int i = 0; i < z->layout.n_buckets; i++)
-        z->grads.buckets[i].filled = z->grads.buckets[i].is_last = 0;
+        z->grads.buckets[i].filled = z->grads.buckets[i].is_last = z->grads.buckets[i].is_earlier = 0;
+    z->grads.using_micro = -1;
     for (int i = 0; i < z->grads.n_buffers; i++) z->grads.buffers[i].holder = -1;
     return 0;
 }
@@ -276,6 +374,17 @@ static int create_buffers(zero *z) {
     for (int i = 0; i < l->n_units; i++)
         if (l->units[i].shared && has_gradient(z, i))
             ZERO_TRY_ALLOC(z->grads.units[i].own = allocate_for_unit(z, PLAN_SHARED_BUCKETS, i));
+    return 0;
+}
+
+static int create_layers(zero *z) {
+    const memory_request *own = z->plan.own;
+    if (own[PLAN_MICRO].blocks) ZERO_TRY_ALLOC(z->grads.micro = allocate(z, PLAN_MICRO));
+    if (own[PLAN_PARTIALS].blocks) ZERO_TRY_ALLOC(z->grads.partials = allocate(z, PLAN_PARTIALS));
+    z->grads.partial_elems = own[PLAN_MICRO].bytes / dtype_bytes(z->config.numbers.dtype);
+    for (int i = 0; own[PLAN_EARLIER].blocks && i < z->layout.n_units; i++)
+        if (z->layout.units[i].backward_uses > 1 && has_gradient(z, i))
+            ZERO_TRY_ALLOC(z->grads.units[i].earlier = allocate_for_unit(z, PLAN_EARLIER, i));
     return 0;
 }
 
@@ -313,10 +422,8 @@ static int create_bucket(zero *z, int bucket) {
 
 static void put_into_bucket(zero *z, int unit) {
     struct grads_bucket *b = &z->grads.buckets[z->layout.units[unit].bucket];
-    // Stages 0 and 1 reduce the state in place, and it has an address only while it is open.
-    char *full = z->config.stage < 2 ? NULL : bucket_memory(z, unit);
     b->units[b->n_pieces] = unit;
-    b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard, NULL };
+    b->pieces[b->n_pieces++].elems = z->layout.units[unit].shard;
     b->reduce.unit = b->gather.unit = unit;
 }
 
@@ -325,7 +432,9 @@ int grads_create(zero *z) {
     ZERO_TRY_ALLOC(z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units));
     ZERO_TRY_ALLOC(z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets));
     ZERO_TRY(rank_state_create(z, ZERO_GRADIENT));
+    z->grads.using_micro = -1;
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
+    ZERO_TRY(create_layers(z));
     if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));

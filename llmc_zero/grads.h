@@ -13,6 +13,7 @@ struct grads_unit {
                         // otherwise NULL
     state_part opened;  // of the state, if backward adds to it directly: `at` points into it
     char *own;          // private memory of a unit used more than once; NULL: it uses its bucket's buffer
+    float *earlier;     // accumulate_layers: this rank's part of the mean of earlier uses; NULL: one use
     stretches cleared;  // the parts to clear before backward
     task *read_by;      // see grads_read_with
 };
@@ -23,8 +24,9 @@ struct grads_bucket {
     comm_piece *pieces;  // (n_pieces) the part of each unit that is reduced
     trace_span *spans;   // (n_pieces) of the reduction, for the trace
     int filled;          // units whose gradients are complete
-    int add;             // stages 2 and 3: adds this micro-batch to the sum of the earlier ones
-    int is_last;         // 1: the step's last micro-batch, so this reduction completes the sum
+    int add;             // adds the mean to that of earlier micro-batches or, by layers, of earlier uses
+    int is_last;         // 1: this reduction completes the step's gradients
+    int is_earlier;  // accumulate_layers: a use that is not the unit's last, so the mean goes to `earlier`
     comm_use use;
     task reduce;
     task gather;  // stage 0: sends the sums to every rank
@@ -40,7 +42,11 @@ struct grads {
     struct grads_bucket *buckets;  // (n_buckets)
     struct grads_buffer *buffers;  // (n_buffers)
     int n_buffers;
-    char *wire;  // one bucket's gradients as fp32; NULL: they are sent unconverted
+    char *micro;      // accumulate_layers: a micro-batch's gradient; NULL: in the bucket (1 micro-batch)
+    float *partials;  // (n, partial_elems) accumulate_layers: sums of 1, 2, 4 .. micro-batches of a use
+    int64_t partial_elems;
+    int using_micro;  // the unit that uses them; -1: none
+    char *wire;       // one bucket's gradients as fp32; NULL: they are sent unconverted
 };
 
 int grads_create(zero *z);
@@ -56,8 +62,11 @@ int grads_begin_step(zero *z);
 int grads_check(const zero *z, int unit);
 // Clears the parts of the unit's gradient that backward adds to.
 int grads_open(zero *z, int unit);
+// accumulate_layers: adds the gradient of this micro-batch of the open use to the sum, and clears it.
+int grads_finish_micro(zero *z, int unit, int micro);
 char *grads_at(const zero *z, int unit);  // of an open unit
-// Call it when the unit's gradient is complete. Starts the bucket's reduction if this was its last unit.
+// Call it when the unit's gradient is complete, by layers that of a use. Starts the bucket's reduction if
+// this was its last unit.
 int grads_finish(zero *z, int unit);
 // Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted or, for a
 // unit without gradients, if this is the last micro-batch.

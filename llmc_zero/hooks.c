@@ -44,11 +44,19 @@ int zero_pre_backward(zero *z, int unit) {
     ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_open(z, unit, PASS_BACKWARD));
     const int is_first = pass_done(z, unit, PASS_BACKWARD) == 0, reads = backward_reads(z, unit);
-    if (is_first) ZERO_TRY(grads_check(z, unit));  // before any change
+    const int opens = is_first || z->config.accumulate_layers;
+    if (opens) ZERO_TRY(grads_check(z, unit));  // before any change
     if (reads) ZERO_TRY(params_acquire(z, unit));
-    if (is_first) ZERO_TRY(grads_open(z, unit));
+    if (opens) ZERO_TRY(grads_open(z, unit));
     pass_open(z, unit, PASS_BACKWARD);
     return reads ? check_params(z, unit) : 0;
+}
+
+int zero_post_micro(zero *z, int unit, int micro) {
+    ZERO_TRY(check_settle(z));
+    ZERO_TRY(pass_may_finish_micro(z, unit, micro));
+    pass_finish_micro(z, unit);
+    return grads_finish_micro(z, unit, micro);
 }
 
 int zero_post_backward(zero *z, int unit) {
@@ -57,7 +65,7 @@ int zero_post_backward(zero *z, int unit) {
     const int done = pass_done(z, unit, PASS_BACKWARD);
     if (done <= z->layout.units[unit].reading_uses) ZERO_TRY(check_params(z, unit));
     ZERO_TRY(params_release(z, unit));
-    const int is_complete = done == z->layout.units[unit].backward_uses;
+    const int is_complete = z->config.accumulate_layers || done == z->layout.units[unit].backward_uses;
     int holds = 0;
     if (is_complete) ZERO_TRY(check_gradient(z, unit, &holds));
     if (is_complete && !holds) ZERO_TRY(grads_finish(z, unit));
@@ -91,5 +99,11 @@ void *zero_grad(zero *z, int tensor, int layer) {
     }
     if (!pass_is_open(z, unit, PASS_BACKWARD))
         return not_open(z, "zero_grad", tensor, layer, unit, "backward");
+    if (z->config.accumulate_layers && pass_micro_done(z, unit) == pass_micro_batches(z)) {
+        zero_fail(ZERO_ERR_MISUSE,
+                  "zero_grad(%s, layer %d): all micro-batches of this use are complete (zero_post_micro)",
+                  z->layout.tensors[tensor].name, layer);
+        return NULL;
+    }
     return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
 }

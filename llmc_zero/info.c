@@ -68,7 +68,7 @@ static int write_other_ranks(zero *z, const char *text, uint64_t length, FILE *t
 static char *text_of_rank(zero *z, size_t *length) {
     const char *names[z->layout.n_stored];
     double starts[z->comm.group.ranks], first = z->trace.wall_s;
-    if (share_values(z, &z->trace.wall_s, starts, 1)) return NULL;
+    if (zero_gather(z, &z->trace.wall_s, starts, 1)) return NULL;
     for (int r = 0; r < z->comm.group.ranks; r++) first = starts[r] < first ? starts[r] : first;
     for (int i = 0; i < z->layout.n_stored; i++) names[i] = z->layout.units[i].name;
     return trace_text(&z->trace, z->comm.group.rank, z->trace.wall_s - first, names, z->layout.n_stored,

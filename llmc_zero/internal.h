@@ -68,8 +68,6 @@ static inline lane traced_lane(const zero *z, lane of_task) {
 
 // Waits for the stream.
 int wait_for_device(zero *z, device_stream s);
-// (collective) Gathers every rank's `mine` (n) into `all` (ranks, n).
-int share_values(zero *z, const double *mine, double *all, int n);
 // Waits for pending collectives. Afterwards this thread may use the net or run a collective itself; if that
 // collective fails, pass the error to tasks_fail.
 int end_collectives(zero *z);

@@ -7,7 +7,8 @@
 int zero_rank(const zero *z) { return z->net.rank; }
 int zero_ranks(const zero *z) { return z->net.ranks; }
 
-int share_values(zero *z, const double *mine, double *all, int n) {
+int zero_gather(zero *z, const double *mine, double *all, int n) {
+    if (n < 1) return zero_fail(ZERO_ERR_ARGUMENT, "zero_gather: %d values: must be at least 1", n);
     ZERO_TRY(end_collectives(z));
     return tasks_fail(&z->tasks, comm_share(&z->comm, comm_for_scalars, mine, all, n));
 }
@@ -20,7 +21,7 @@ int zero_barrier(zero *z) {
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values: must be 1 to 64", n);
     double all[z->comm.group.ranks * n];
-    ZERO_TRY(share_values(z, values, all, n));
+    ZERO_TRY(zero_gather(z, values, all, n));
     for (int i = 0; i < n; i++) {
         values[i] = all[i];
         for (int r = 1; r < z->comm.group.ranks; r++) values[i] += all[r * n + i];

@@ -73,7 +73,7 @@ int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.table.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
     memcpy(mine + n, last, HYPER_VALUES * sizeof *last);
-    ZERO_TRY(share_values(z, mine, all, shared));
+    ZERO_TRY(zero_gather(z, mine, all, shared));
     for (int u = 0; u < n; u++)
         for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * shared + u];
     *squares = sum;

@@ -16,6 +16,7 @@ static int all_uses(const zero *z, int unit, pass_direction d) {
 
 int pass_create(zero *z) {
     ZERO_TRY_ALLOC(z->pass.uses = allocate_array(z, z->layout.n_units, sizeof *z->pass.uses));
+    z->pass.in_use = 1;
     return 0;
 }
 
@@ -84,6 +85,12 @@ int pass_may_begin(const zero *z, int micro, int of) {
         return zero_fail(ZERO_ERR_MISUSE, "%s: micro-batch %d of %d; the configuration allows %d", me, micro,
                          of, z->config.micro_batches);
     if (micro == 0) return may_restart(z, me);
+    if (z->config.accumulate_layers)
+        return zero_fail(
+            ZERO_ERR_MISUSE,
+            "%s: micro-batch %d of %d; with accumulate_layers one call, for micro-batch 0, begins "
+            "them all, and zero_post_micro ends each of them in each backward use",
+            me, micro, of);
     if (!p->in_step || micro != p->micro + 1 || of != p->micro_of)
         return zero_fail(ZERO_ERR_MISUSE, "%s: micro-batch %d of %d does not follow micro-batch %d of %d", me,
                          micro, of, p->micro, p->micro_of);
@@ -115,10 +122,12 @@ int pass_gradients_are_finished(const zero *z, const char *caller) {
 
 void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     struct pass *p = &z->pass;
+    const int by_layers = mode == ZERO_TRAIN && z->config.accumulate_layers;
     int reads = 0;
     p->mode = mode;
     p->micro = micro;
-    p->micro_of = of;
+    p->micro_of = by_layers ? 1 : of;
+    p->in_use = by_layers ? of : 1;
     p->in_pass = 1;
     p->in_step = mode == ZERO_TRAIN;
     if (micro == 0) p->began_s = clock_now();
@@ -176,8 +185,28 @@ void pass_open(zero *z, int unit, pass_direction d) {
     struct pass_uses *u = &z->pass.uses[unit][d];
     z->device.f->mark(&z->device, names[d], z->layout.units[unit].name);
     u->is_open = 1;
+    u->micro = 0;
     u->span = trace_begin(&z->trace, COMPUTE);
 }
+
+int pass_may_finish_micro(zero *z, int unit, int micro) {
+    const char *me = "zero_post_micro";
+    ZERO_TRY(check_hook(z, unit));
+    const struct pass_uses *u = &z->pass.uses[unit][PASS_BACKWARD];
+    const char *name = z->layout.units[unit].name;
+    if (!u->is_open)
+        return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is not open for backward", me, unit, name);
+    if (!z->config.accumulate_layers && micro != z->pass.micro)
+        return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s): micro-batch %d, but %d is in progress", me, unit,
+                         name, micro, z->pass.micro);
+    if (z->config.accumulate_layers && (micro != u->micro || micro >= z->pass.in_use))
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "%s: unit %d (%s): micro-batch %d after %d of %d; each use passes them in order", me,
+                         unit, name, micro, u->micro, z->pass.in_use);
+    return 0;
+}
+
+void pass_finish_micro(zero *z, int unit) { z->pass.uses[unit][PASS_BACKWARD].micro++; }
 
 int pass_close(zero *z, int unit, pass_direction d) {
     ZERO_TRY(check_hook(z, unit));
@@ -185,6 +214,10 @@ int pass_close(zero *z, int unit, pass_direction d) {
     if (!u->is_open)
         return zero_fail(ZERO_ERR_MISUSE, "post_%s: unit %d (%s) is not open for %s", names[d], unit,
                          z->layout.units[unit].name, names[d]);
+    if (d == PASS_BACKWARD && z->config.accumulate_layers && u->micro < z->pass.in_use)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "post_backward: unit %d (%s): zero_post_micro was called for %d of %d micro-batches",
+                         unit, z->layout.units[unit].name, u->micro, z->pass.in_use);
     u->is_open = 0;
     u->done++;
     z->pass.forward_left -= d == PASS_FORWARD;
@@ -200,9 +233,11 @@ zero_mode pass_mode(const zero *z) { return z->pass.mode; }
 int pass_in_step(const zero *z) { return z->pass.in_step; }
 int pass_is_first(const zero *z) { return z->pass.micro == 0; }
 int pass_is_last(const zero *z) { return z->pass.micro == z->pass.micro_of - 1; }
+int pass_micro_batches(const zero *z) { return z->pass.in_use; }
 int pass_forward_is_over(const zero *z) { return !z->pass.forward_left; }
 int pass_done(const zero *z, int unit, pass_direction d) { return z->pass.uses[unit][d].done; }
 int pass_is_open(const zero *z, int unit, pass_direction d) { return z->pass.uses[unit][d].is_open; }
+int pass_micro_done(const zero *z, int unit) { return z->pass.uses[unit][PASS_BACKWARD].micro; }
 
 int pass_has_open(const zero *z, int unit) {
     return pass_is_open(z, unit, PASS_FORWARD) || pass_is_open(z, unit, PASS_BACKWARD);

@@ -10,7 +10,8 @@
 typedef enum { PASS_FORWARD, PASS_BACKWARD } pass_direction;
 
 struct pass_uses {  // of a unit in one direction
-    int done;       // finished in this micro-batch
+    int done;       // finished in this pass
+    int micro;      // micro-batches finished in the open use
     int is_open;    // 1: between a pre hook and its post hook
     trace_span span;
 };
@@ -22,6 +23,7 @@ struct pass {
     int gradients_finished;       // zero_finish_gradients is done, so zero_update may follow
     zero_mode mode;
     int micro, micro_of;
+    int in_use;           // accumulate_layers: number of micro-batches that pass each use; else 1
     int forward_left;     // forward uses left in this micro-batch
     zero_hyper promised;  // the update promised for the current or the next step; t 0: none
     double began_s;       // when the step's first micro-batch began
@@ -41,6 +43,8 @@ int pass_may_begin(const zero *z, int micro, int of);
 int pass_may_finish_gradients(const zero *z);
 // zero_finish_gradients has run.
 int pass_gradients_are_finished(const zero *z, const char *caller);
+// This micro-batch of the unit's open backward use is the next one.
+int pass_may_finish_micro(zero *z, int unit, int micro);
 // A use of the unit may be opened. Also checks for dead ranks.
 int pass_may_open(zero *z, int unit, pass_direction d);
 
@@ -48,6 +52,7 @@ int pass_may_open(zero *z, int unit, pass_direction d);
 
 void pass_begin(zero *z, zero_mode mode, int micro, int of);  // an evaluation is micro-batch 0 of 1
 void pass_open(zero *z, int unit, pass_direction d);
+void pass_finish_micro(zero *z, int unit);
 int pass_close(zero *z, int unit, pass_direction d);  // ZERO_ERR_MISUSE: it is not open
 void pass_promise(zero *z, const zero_hyper *h);
 void pass_finish_gradients(zero *z);
@@ -62,10 +67,12 @@ const zero_hyper *pass_promised(const zero *z);
 zero_mode pass_mode(const zero *z);
 int pass_is_first(const zero *z);  // of the step's micro-batches
 int pass_is_last(const zero *z);
+int pass_micro_batches(const zero *z);    // that pass each use: more than 1 only with accumulate_layers
 int pass_forward_is_over(const zero *z);  // of this micro-batch
 // Returns how many uses of the unit are finished in this micro-batch.
 int pass_done(const zero *z, int unit, pass_direction d);
 int pass_is_open(const zero *z, int unit, pass_direction d);
-int pass_has_open(const zero *z, int unit);  // in either direction
+int pass_has_open(const zero *z, int unit);    // in either direction
+int pass_micro_done(const zero *z, int unit);  // micro-batches finished in the open backward use
 
 #endif

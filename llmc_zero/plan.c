@@ -36,6 +36,12 @@ static int units_used_twice(const layout *l) {
     return n;
 }
 
+static int units_reduced_twice(const layout *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_units; i++) n += l->units[i].backward_uses > 1 && l->units[i].padded > 0;
+    return n;
+}
+
 static int shared_buckets(const layout *l) {
     int n = 0;
     for (int i = 0; i < l->n_buckets; i++) n += l->buckets[i].shared;
@@ -93,22 +99,46 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
     const int shared = shared_buckets(l), singles = l->n_buckets - shared;
     const int wanted = c->max_open > 2 ? c->max_open : 2;
-    size_t bytes = l->largest_bucket * dtype_bytes(c->numbers.dtype);
+    size_t bytes = l->largest_bucket * dtype_bytes(plan_bucket_type(c));
     p->own[PLAN_BUCKETS] = request(ZERO_WORKING, "buckets", bytes, moved_by);
     p->own[PLAN_BUCKETS].blocks = singles < wanted ? singles : wanted;
     p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
     p->own[PLAN_SHARED_BUCKETS].blocks = shared;
 }
 
+static int64_t largest_unit(const layout *l) {
+    int64_t most = 0;
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
+        if (u->padded > most) most = u->padded;
+    return most;
+}
+
+// The result of the sum over micro-batches is in the bucket. A unit used more than once is reduced after each
+// backward use, and the means of the earlier ones are kept in fp32, so that their sum is rounded once.
+static void plan_layers(plan *p, const zero_config *c, const layout *l) {
+    const int partials = plan_partial_sums(c) - 1;
+    const size_t elems = largest_unit(l);
+    if (partials >= 0)
+        p->own[PLAN_MICRO] = request(ZERO_WORKING, "gradients of a micro-batch",
+                                     elems * dtype_bytes(c->numbers.dtype), 0);
+    if (partials > 0)
+        p->own[PLAN_PARTIALS] = request(ZERO_WORKING, "sums over micro-batches",
+                                        partials * elems * sizeof(float), 0);
+    p->own[PLAN_EARLIER] = request(ZERO_WORKING, "gradients of earlier uses", 0, 0);
+    p->own[PLAN_EARLIER].blocks = units_reduced_twice(l);
+}
+
 // Collectives send gradients from where they are stored. Gradients that are converted to fp32 are sent from
 // the wire buffer, which is as large as the largest bucket, shared ones included.
 static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
-    const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
+    const int in_place = plan_reduces_in_place(c),
+              sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
     const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
-    int moved_by = whole ? reduced : ZERO_MOVED_BY_NONE;
+    int moved_by = in_place ? reduced : ZERO_MOVED_BY_NONE;
     if (c->stage == 0) moved_by |= ZERO_MOVED_BY_GATHERS;
     plan_state(p, c, l, ZERO_GRADIENT, moved_by);
-    if (plan_uses_buckets(c)) plan_buckets(p, c, l, whole ? ZERO_MOVED_BY_NONE : reduced);
+    if (plan_uses_buckets(c)) plan_buckets(p, c, l, in_place ? ZERO_MOVED_BY_NONE : reduced);
+    if (c->accumulate_layers) plan_layers(p, c, l);
     if (sent_as_they_are || l->ranks == 1 || c->debug.naive) return;
     p->own[PLAN_WIRE] = request(ZERO_WORKING, "gradients on the wire, fp32",
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
@@ -189,11 +219,18 @@ static void plan_copies(plan *p, const zero_config *c, const layout *l) {
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
     memory_request r = p->own[item];
     const layout_unit *u = &l->units[unit];
-    r.bytes = (item == PLAN_SHARED_SLOTS ? u->slot_elems : u->padded) * dtype_bytes(c->numbers.dtype);
+    if (item == PLAN_SHARED_SLOTS)
+        r.bytes = u->slot_elems * dtype_bytes(c->numbers.dtype);
+    else if (item == PLAN_SHARED_BUCKETS)
+        r.bytes = u->padded * dtype_bytes(plan_bucket_type(c));
+    else
+        r.bytes = u->backward_uses > 1 ? u->shard * sizeof(float) : 0;
     return r;
 }
 
-static int is_by_unit(plan_item item) { return item == PLAN_SHARED_SLOTS || item == PLAN_SHARED_BUCKETS; }
+static int is_by_unit(plan_item item) {
+    return item == PLAN_SHARED_SLOTS || item == PLAN_SHARED_BUCKETS || item == PLAN_EARLIER;
+}
 
 // The bytes that the allocator uses for an item.
 static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, const layout *l) {
@@ -245,7 +282,7 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 // the first one for the next micro-batch.
 static int64_t gathers_per_step(const zero_config *c, const layout *l, int stored) {
     const layout_unit *u = &l->units[stored];
-    const int64_t uses = u->forward_uses + u->reading_uses, A = c->micro_batches;
+    const int64_t uses = u->forward_uses + u->reading_uses, A = plan_passes(c);
     int first = 0, last = l->n_units - 1;
     if (u->shared) return uses > 0;
     if (!u->reading_uses) return A * uses;
@@ -256,14 +293,16 @@ static int64_t gathers_per_step(const zero_config *c, const layout *l, int store
 
 // The naive path sends all gradients to every rank.
 static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
-    const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
-                  wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
+    const int64_t low = dtype_bytes(c->numbers.dtype), sum = plan_sums(c) ? (int64_t)sizeof(float) : low,
+                  wire = dtype_bytes(plan_wire_type(c));
     t->other[ZERO_FOR_SCALARS] = (l->n_units + HYPER_VALUES) * (int64_t)sizeof(double);  // with the norm
     if (c->debug.naive) {
         t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
         return;
     }
-    t->reduce_scatter[ZERO_FOR_STEP] = l->shard_elems * wire * (c->stage < 2 ? 1 : A);
+    t->reduce_scatter[ZERO_FOR_STEP] = l->shard_elems * wire * (c->stage < 2 ? 1 : plan_passes(c));
+    for (int i = 0; c->accumulate_layers && i < l->n_units; i++)
+        t->reduce_scatter[ZERO_FOR_STEP] += l->units[i].shard * wire * (l->units[i].backward_uses - 1);
     if (c->stage < 3) {
         t->all_gather[ZERO_FOR_STEP] = l->shard_elems * (c->stage == 0 ? sum : low);
         return;
@@ -313,7 +352,7 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
 // the gradients, and every reduction after the first also reads it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank;
-    const int64_t A = c->micro_batches;
+    const int64_t A = plan_passes(c);
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
         const int64_t size = dtype_bytes(s.dtype);

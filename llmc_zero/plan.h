@@ -31,6 +31,9 @@ typedef enum {
     PLAN_GRADIENTS,
     PLAN_BUCKETS,
     PLAN_SHARED_BUCKETS,  // see PLAN_SHARED_SLOTS
+    PLAN_MICRO,           // accumulate_layers: the gradient of one micro-batch of the open unit
+    PLAN_PARTIALS,        // accumulate_layers: sums of 1, 2, 4 .. micro-batches of the open unit
+    PLAN_EARLIER,         // accumulate_layers: the means of earlier uses; see PLAN_SHARED_SLOTS
     PLAN_WIRE,
     PLAN_CLEARED,
     PLAN_MASTERS,
@@ -65,13 +68,35 @@ typedef struct {
 
 // -------- facts that depend only on the settings
 
-static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1; }
+// How often a step passes all units.
+static inline int plan_passes(const zero_config *c) { return c->accumulate_layers ? 1 : c->micro_batches; }
+// Sums over micro-batches: by passes in the state, or by layers in the buckets, before the reduction.
+static inline int plan_sums(const zero_config *c) { return plan_passes(c) > 1; }
+static inline int plan_sums_in_buckets(const zero_config *c) {
+    return c->accumulate_layers && c->micro_batches > 1;
+}
 // Stages 2 and 3 keep only shards of gradients, and a sum over micro-batches is separate from this
-// micro-batch's gradients.
-static inline int plan_uses_buckets(const zero_config *c) { return c->stage >= 2 || plan_sums(c); }
-// The dtype of the gradients that are reduced. Stages 0 and 1 reduce in place, so it is the dtype of the sum.
+// micro-batch's gradients. By layers, each use of a unit is reduced separately.
+static inline int plan_uses_buckets(const zero_config *c) {
+    return c->stage >= 2 || plan_sums(c) || c->accumulate_layers;
+}
+// Stages 0 and 1 reduce the state in place, unless each use is reduced separately.
+static inline int plan_reduces_in_place(const zero_config *c) {
+    return c->stage < 2 && !c->accumulate_layers;
+}
+// The dtype of the gradients that are reduced: that of the sum if they are added up before.
 static inline zero_dtype plan_reduced_type(const zero_config *c) {
-    return c->stage < 2 && plan_sums(c) ? ZERO_F32 : c->numbers.dtype;
+    return (c->stage < 2 && plan_sums(c)) || plan_sums_in_buckets(c) ? ZERO_F32 : c->numbers.dtype;
+}
+// The dtype of the buckets. At stages 0 and 1 they hold one micro-batch, which is added to the state.
+static inline zero_dtype plan_bucket_type(const zero_config *c) {
+    return plan_sums_in_buckets(c) ? ZERO_F32 : c->numbers.dtype;
+}
+// How many partial sums a binary tree over the micro-batches needs at once, the result included.
+static inline int plan_partial_sums(const zero_config *c) {
+    int n = 0;
+    while (plan_sums_in_buckets(c) && n < 31 && 1u << n < (unsigned)c->micro_batches) n++;
+    return n;
 }
 // The dtype in which gradients are sent.
 static inline zero_dtype plan_wire_type(const zero_config *c) {
@@ -97,8 +122,8 @@ comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
-// Returns the request for one block of PLAN_SHARED_SLOTS or PLAN_SHARED_BUCKETS, for a unit used more than
-// once.
+// Returns the request for one block of PLAN_SHARED_SLOTS, PLAN_SHARED_BUCKETS or PLAN_EARLIER, for a unit
+// used more than once.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
 // assumed: 1 if nothing in the plan is allocated yet (zero_memory_line.assumed).

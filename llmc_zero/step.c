@@ -50,7 +50,7 @@ static int compare_updates(const zero *z, const double *all, int stride) {
 int step_same_updates(zero *z) {
     double mine[HYPER_VALUES], all[z->comm.group.ranks * HYPER_VALUES];
     last_update(z, mine);
-    ZERO_TRY(share_values(z, mine, all, HYPER_VALUES));
+    ZERO_TRY(zero_gather(z, mine, all, HYPER_VALUES));
     return compare_updates(z, all, HYPER_VALUES);
 }
 

@@ -120,6 +120,7 @@ void zero_destroy(zero *z);
 // and discards a previous one whose last micro-batch is not complete; one that is complete must first end
 // with zero_update or zero_discard. A later micro-batch may begin only when all backward uses of the previous
 // one are closed.
+// With accumulate_layers, one call for micro-batch 0 begins the whole step of `of` micro-batches.
 int zero_begin_train(zero *z, int micro, int of);
 // Begins a forward-only pass, outside of a step.
 int zero_begin_eval(zero *z);
@@ -132,18 +133,26 @@ int zero_post_forward(zero *z, int unit);
 // (collective at stage 3) Returns 0 when the unit's parameters and the memory for its gradients are
 // available. May wait for the reduction of an earlier bucket.
 int zero_pre_backward(zero *z, int unit);
+// Call it in a backward use when the gradients of micro-batch `micro` are complete. With accumulate_layers,
+// all micro-batches of the step pass each backward use, in order, each ended by this call: it adds their
+// gradients in fp32 in a binary tree (neighbours first, then pairs of pairs), and the next micro-batch begins
+// with gradients of 0. Only one unit may be open for backward. Without accumulate_layers the call is optional
+// and changes nothing.
+int zero_post_micro(zero *z, int unit, int micro);
 // (collective at stage 3, and at the unit's last use) Closes the use. The last use completes the unit's
-// gradients, and a full bucket starts its reduction (stages 0 and 1: only in the last micro-batch).
+// gradients, and a full bucket starts its reduction (stages 0 and 1: only in the last micro-batch). With
+// accumulate_layers each use is reduced separately.
 int zero_post_backward(zero *z, int unit);
 
 // Returns one layer of the tensor in numbers.dtype, contiguous, 256-byte aligned and read-only, or NULL and
 // an error if the unit is not open for reading. Valid until the use's post hook: call it again in each use.
 const void *zero_param(zero *z, int tensor, int layer);
 // Returns the gradient of the same values, under the same rules. The trainer adds the gradient of this rank's
-// loss, multiplied by zero_loss_scale and, with A micro-batches, by 1/A. At the unit's first pre_backward of
-// a micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
-// its contents until the last post_backward. A frozen tensor has no gradient: the call returns NULL and fails
-// with ZERO_ERR_MISUSE, so backward must not compute one.
+// loss, multiplied by zero_loss_scale and, with A micro-batches, by 1/A; with accumulate_layers not by 1/A,
+// because the plugin takes the mean. At the unit's first pre_backward of a micro-batch it is 0 (undefined
+// with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps its contents until the last
+// post_backward. A frozen tensor has no gradient: the call returns NULL and fails with ZERO_ERR_MISUSE, so
+// backward must not compute one.
 void *zero_grad(zero *z, int tensor, int layer);
 
 // -------- checks

@@ -79,13 +79,15 @@ typedef struct {
 
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
-    size_t size;         // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
-    int stage;           // 0 (plain data parallelism) to 3
-    int inference;       // 1: parameters only, for zero_begin_eval; no training
-    int micro_batches;   // maximum per step; above 1, gradients are summed in fp32
-    zero_device device;  // ZERO_CPU or ZERO_CUDA
-    int cuda_device;     // device number; -1: the rank's number on its node, modulo the number of devices
-    void *cuda_stream;   // cudaStream_t of the trainer's kernels; NULL: the default stream
+    size_t size;            // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
+    int stage;              // 0 (plain data parallelism) to 3
+    int inference;          // 1: parameters only, for zero_begin_eval; no training
+    int micro_batches;      // maximum per step; above 1, gradients are summed in fp32
+    int accumulate_layers;  // 1: all micro-batches of a step pass a unit during each of its uses, see
+                            // zero_post_micro; 0: one micro-batch after the other passes all units
+    zero_device device;     // ZERO_CPU or ZERO_CUDA
+    int cuda_device;        // device number; -1: the rank's number on its node, modulo the number of devices
+    void *cuda_stream;      // cudaStream_t of the trainer's kernels; NULL: the default stream
     int64_t reduce_bucket_size;  // minimum elements per bucket; 0: the largest single-use unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
     int max_open;          // how many single-use units may be open at once, 1 to 1024: slots at stage 3,

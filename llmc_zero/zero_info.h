@@ -88,7 +88,7 @@ typedef struct {
 } zero_formula;
 
 // The planned memory and traffic of one rank.
-enum { ZERO_PLAN_LINES = 32 };
+enum { ZERO_PLAN_LINES = 40 };
 typedef struct {
     zero_memory_line lines[ZERO_PLAN_LINES];  // the memory table without the trainer's allocations
     int n_lines;

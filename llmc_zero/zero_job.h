@@ -25,6 +25,9 @@ int zero_barrier(zero *z);
 // all ranks get the same bits. For losses, counts, and decisions that must be the same on all ranks. Allowed
 // at any time, also between hooks.
 int zero_sum(zero *z, double *values, int n);
+// (collective) Gathers every rank's values (n) into all (ranks, n), in rank order. n must be the same on all
+// ranks. For a sum that must not depend on the number of ranks: add them in an order of your own.
+int zero_gather(zero *z, const double *mine, double *all, int n);
 // (collective) Copies `bytes` bytes at data from rank `root` to all ranks. Allowed at any time.
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 // (collective) Returns 0 if all ranks pass the same text: lines "name = value", at most 16 MiB, with each

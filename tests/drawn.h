@@ -8,14 +8,14 @@
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-enum { MOST_UNITS = 6, MOST_TENSORS = 9, MOST_CALLS = 12, HOWS = 2, LARGEST = 20011 };
+enum { MOST_UNITS = 6, MOST_TENSORS = 9, MOST_CALLS = 12, MOST_MICRO = 9, HOWS = 2, LARGEST = 20011 };
 
 // clang-format off
 // What is trained: these change the bits.
 #define TRAINED(X) \
     X(DTYPE, dtype) X(NO_MASTER, no_master) X(UPDATE, update) X(MICRO, micro_batches) X(EXACT, exact_sums) \
     X(DELAYED, delayed_from) X(SCALE, scale_power) X(AHEAD, opens_ahead) X(JOINED, forward_joins_backward) \
-    X(SHUFFLED, any_order) X(APART, order_by_rank) X(INFERENCE, inference_too)
+    X(SHUFFLED, any_order) X(APART, order_by_rank) X(INFERENCE, inference_too) X(LAYERS, by_layers)
 // How it is trained: these must not. Ratios are in percent. The last three are not settings: the store of
 // copies (copies.h), how the stand-in orders streams, and the trainer's stream.
 #define SETTINGS(X) \
@@ -217,8 +217,9 @@ static inline void make_legal(drawn *d) {
     for (int u = 0; u < d->n_units; u++)
         if (d->units[u].gradient_only_uses > d->units[u].backward_uses)
             d->units[u].gradient_only_uses = d->units[u].backward_uses;
-    // The sum over micro-batches is rounded at other places at stages 0 and 1 than at stages 2 and 3.
-    if (t[MICRO] > 1 && !t[EXACT] && d->how[0][STAGE] / 2 != d->how[1][STAGE] / 2)
+    if (t[LAYERS]) t[AHEAD] = 0;  // one unit at a time is open for backward
+    // The sum over passes is rounded at other places at stages 0 and 1 than at stages 2 and 3.
+    if (t[MICRO] > 1 && !t[EXACT] && !t[LAYERS] && d->how[0][STAGE] / 2 != d->how[1][STAGE] / 2)
         d->how[1][STAGE] = d->how[0][STAGE];
     if (t[APART])
         for (int i = 0; i < HOWS; i++) t[APART] &= d->how[i][STAGE] < 3;
@@ -235,6 +236,8 @@ static inline drawn draw_case(uint64_t seed, int ranks) {
     drawn d = { .seed = seed, .ranks = ranks };
     uint64_t s = seed * 8 + (uint64_t)ranks;
     draw_trained(d.trained, &s);
+    d.trained[LAYERS] = seed % 4 == 0;
+    if (d.trained[LAYERS]) d.trained[MICRO] = 1 + seed / 4 % MOST_MICRO;
     for (int i = 0; i < HOWS; i++) draw_settings(d.how[i], &s);
     draw_tables(&d, &s);
     draw_calls(&d, &s);

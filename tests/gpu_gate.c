@@ -101,7 +101,7 @@ static void step(int argc, char **argv) {
     if (on_cuda()) poison();
     got.n = (int64_t)NUM_PARAMETER_TENSORS * t.model.config.num_layers * PARTS;
     got.parts = calloc(got.n, sizeof *got.parts);
-    got.loss = gpt2_gradients(&t.model, &t.data.train, t.data.micro_batches);
+    got.loss = gpt2_gradients(&t.model, &t.data.train);
     zero_check(zero_finish_gradients(run.z, &result));
     got.norm = result.grad_norm;
     zero_check(zero_discard(run.z));
@@ -179,7 +179,7 @@ static double rate(void (*what)(void), double seconds) {
     double sum, start = 0;
     for (long n = 0;; n += ROUND) {
         for (int i = 0; i < ROUND; i++) what();
-        LAYER(download(&sum, act(&t.model, LOSS_SUM, 0), sizeof sum));  // waits for the GPU
+        LAYER(download(&sum, act(&t.model, LOSS_SUMS, 0), sizeof sum));  // waits for the GPU
         if (n == 0) start = now();
         if (n > 0 && now() - start >= seconds) return n / (now() - start);
     }

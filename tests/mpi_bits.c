@@ -60,18 +60,19 @@ typedef struct {
 // how: index of the settings; -1: the reference.
 typedef struct {
     const drawn *d;
-    int how, t, micro;
+    int how, t, micro, micro_batches;  // micro_batches: that pass each use
     zero_config config;
     zero *z;
     zero_plan planned;
     result *to;
     const toy_device *on;
     void *stream;
-    float activation, *on_device;
+    float activation[MOST_MICRO], *on_device;  // (MOST_MICRO) by micro-batch, if all pass a unit at once
     // The reference imitates a delayed update: while one is pending, the toy reads the old parameters.
     int pending;
     float *old, *newest, *set, *scratch;  // old: in the parameters' dtype. set: the last values set
     double *summed;                       // the reference's gradients of this rank
+    float *leaves;  // (3 uses, MOST_MICRO, elements) by layers: the reference's gradients as computed
     int64_t gathered, planned_gathers;
     int steps, uneven;    // uneven: some of the steps are not as planned
     zero_files at_start;  // with NCCL zero_create reduces once, into files if gradients are there
@@ -146,11 +147,17 @@ static const struct {
     int states;
 } updates[] = { { NULL, 2 }, { adamw_with, 2 }, { momentum_with, 1 }, { lion_with, 1 }, { sgd_with, 0 } };
 
+static float *floats(const drawn *d) {
+    float *x = calloc((size_t)all_elems(d), sizeof *x);
+    if (!x) MUST(ZERO_ERR_MEMORY);
+    return x;
+}
+
 // -------- settings
 
 // Without rounding of sums, stages 2 and 3 have the bits of the naive path with accumulation too.
 static int naive_is_reference(const drawn *d) {
-    return d->trained[MICRO] == 1 || d->trained[EXACT] || d->how[0][STAGE] < 2;
+    return !d->trained[LAYERS] && (d->trained[MICRO] == 1 || d->trained[EXACT] || d->how[0][STAGE] < 2);
 }
 
 static zero_config config_of(run *r, int how) {
@@ -158,7 +165,8 @@ static zero_config config_of(run *r, int how) {
     zero_config c = zero_defaults();
     c.stage = (int)h[STAGE];
     if (how < 0) c.debug.naive = naive_is_reference(r->d);
-    if (how < 0 && !c.debug.naive) c.stage = 2;
+    if (how < 0 && !c.debug.naive && !t[LAYERS]) c.stage = 2;
+    c.accumulate_layers = (int)t[LAYERS];
     c.numbers.dtype = (zero_dtype)t[DTYPE];
     c.numbers.no_master = (int)t[NO_MASTER];
     c.numbers.rounding_seed = 1234;
@@ -230,12 +238,12 @@ static void end_device(run *r) {
     r->stream = NULL;
 }
 static float activation_of(const run *r) {
-    return device_activation(r->on, r->stream, r->on_device, r->activation);
+    return device_activation(r->on, r->stream, r->on_device, *r->activation);
 }
 #else
 static int start_device(run *r, const int64_t *h) { return 0; }
 static void end_device(run *r) {}
-static float activation_of(const run *r) { return r->activation; }
+static float activation_of(const run *r) { return *r->activation; }
 #endif
 
 // -------- memory and traffic
@@ -310,7 +318,7 @@ static void check_step_traffic(run *r, const zero_traffic *before, const call *c
     const int64_t gathered = now.all_gather[s] - before->all_gather[s];
     if (!measures(r)) return;
     EXPECT(now.reduce_scatter[s] - before->reduce_scatter[s] ==
-               plan->reduce_scatter[s] * (stage < 2 ? A : c->of) / A,
+               plan->reduce_scatter[s] * (stage < 2 || r->config.accumulate_layers ? A : c->of) / A,
            "a step reduces %lld bytes, not as planned",
            (long long)(now.reduce_scatter[s] - before->reduce_scatter[s]));
     EXPECT(now.other[s] - before->other[s] == plan->other[s], "a step sends other bytes, not as planned");
@@ -395,7 +403,8 @@ static void *shown(run *r, int tensor, int layer) {
     return (char *)r->old + place_of(r->d, tensor, layer) * (int64_t)dtype_bytes(r->config.numbers.dtype);
 }
 
-static int read_unit(run *r, int unit) {
+// at: index of the micro-batch's activation
+static int read_unit(run *r, int unit, int at) {
     const zero_dtype dtype = r->config.numbers.dtype;
     for (int k = 0; k < r->d->n_tensors; k++) {
         if (!holds(r->d, k, unit)) continue;
@@ -404,18 +413,23 @@ static int read_unit(run *r, int unit) {
         if (!p) return failed("zero_param");
         const int64_t n = elems_of(r->d, k);
         if (r->on) {
-            TRY(r->on->read(r->stream, r->on_device, dtype, p, n));
+            TRY(r->on->read(r->stream, r->on_device + at, dtype, p, n));
             continue;
         }
-        float a = r->activation;
+        float a = r->activation[at];
         for (int64_t i = 0; i < n; i++)
             a = toy_add_parameter(a, toy_load(dtype, instead ? instead : p, i), i);
-        r->activation = a;
+        r->activation[at] = a;
     }
     return 0;
 }
 
-static int write_gradient(run *r, int unit, int use) {
+static float *leaf(const run *r, int use, int micro) {
+    return r->leaves + (use * MOST_MICRO + micro) * all_elems(r->d);
+}
+
+static int write_gradient(run *r, int unit, int use, int micro) {
+    const int at = r->config.accumulate_layers ? micro : 0;
     const zero_unit *of = &r->d->units[unit];
     const int reads = use < of->backward_uses - of->gradient_only_uses;
     for (int k = 0; k < r->d->n_tensors; k++) {
@@ -429,7 +443,7 @@ static int write_gradient(run *r, int unit, int use) {
         const toy_use u = { r->config.numbers.dtype,
                             checks.ranks,
                             checks.rank,
-                            r->micro,
+                            micro,
                             k,
                             layer,
                             use,
@@ -438,10 +452,13 @@ static int write_gradient(run *r, int unit, int use) {
                             t->backward_overwrites && use == 0 };
         const int64_t n = elems_of(r->d, k);
         if (r->on) {
-            TRY(r->on->add_gradient(r->stream, &u, r->on_device, p, g, n));
+            TRY(r->on->add_gradient(r->stream, &u, r->on_device + at, p, g, n));
             continue;
         }
-        for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, r->activation, p, g, i);
+        for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, r->activation[at], p, g, i);
+        if (r->leaves)
+            for (int64_t i = 0; i < n; i++)
+                leaf(r, use, micro)[place_of(r->d, k, layer) + i] = toy_load(u.dtype, g, i);
         if (r->how < 0 && use == of->backward_uses - 1)
             for (int64_t i = 0; i < n; i++)
                 r->summed[place_of(r->d, k, layer) + i] += toy_load(u.dtype, g, i);
@@ -449,12 +466,22 @@ static int write_gradient(run *r, int unit, int use) {
     return 0;
 }
 
+// The use's computation, by layers for all micro-batches.
+static int compute_use(run *r, one_use u, int backward) {
+    const int n = r->config.accumulate_layers ? r->micro_batches : 1;
+    for (int i = 0; i < n; i++) {
+        const int micro = r->config.accumulate_layers ? i : r->micro;
+        TRY(backward ? write_gradient(r, u.unit, u.use, micro) : read_unit(r, u.unit, i));
+        if (backward && (r->config.accumulate_layers || micro % 2)) TRY(zero_post_micro(r->z, u.unit, micro));
+    }
+    return 0;
+}
 static int open_use(run *r, one_use u, int backward) {
     TRY(backward ? zero_pre_backward(r->z, u.unit) : zero_pre_forward(r->z, u.unit));
     return 0;
 }
 static int finish_use(run *r, one_use u, int backward) {
-    TRY(backward ? write_gradient(r, u.unit, u.use) : read_unit(r, u.unit));
+    if (compute_use(r, u, backward)) return 1;
     TRY(backward ? zero_post_backward(r->z, u.unit) : zero_post_forward(r->z, u.unit));
     return 0;
 }
@@ -470,11 +497,15 @@ static int pass(run *r, const call *c, int micro, int of, int most) {
     const int n = n_forward + (of ? order_of(d, 1, draw, uses[1]) : 0);
     one_use opened = { -1, 0 };  // but not yet computed
     int opened_backward = 0;
-    if (of == 1 && most < INT32_MAX && most >= n) most = n - 1;  // a complete step cannot be given up
+    const int is_whole = of == 1 || r->config.accumulate_layers;
+    if (of && is_whole && most < INT32_MAX && most >= n) most = n - 1;  // a complete step cannot be given up
     TRY(of ? zero_begin_train(r->z, micro, of) : zero_begin_eval(r->z));
     r->micro = micro;
-    r->activation = 0.1f * checks.rank + 0.05f * micro;
-    if (r->on) TRY(r->on->start(r->stream, r->on_device, r->activation));
+    r->micro_batches = of && r->config.accumulate_layers ? of : 1;
+    for (int i = 0; i < r->micro_batches; i++) {
+        r->activation[i] = 0.1f * checks.rank + 0.05f * (micro + i);
+        if (r->on) TRY(r->on->start(r->stream, r->on_device + i, r->activation[i]));
+    }
     for (int i = 0; i < n && i < most; i++) {
         const int backward = i >= n_forward, turns = of && i == n_forward - 1;
         const one_use u = uses[backward][backward ? i - n_forward : i];
@@ -529,6 +560,59 @@ static int check_mean(run *r, const zero_step_result *s) {
     return 0;
 }
 
+// Adds x (n): neighbours first, then pairs of pairs; an odd one out moves up unchanged.
+static float tree_sum(float *x, int n) {
+    for (; n > 1; n = (n + 1) / 2) {
+        for (int i = 0; i < n / 2; i++) x[i] = x[2 * i] + x[2 * i + 1];
+        if (n % 2) x[n / 2] = x[n - 1];
+    }
+    return *x;
+}
+
+// The sum of a gradient over all micro-batches of all ranks, from leaves (ranks, n): if n is a power of two,
+// in one tree; otherwise each rank's in a tree, and then the ranks'.
+static float sum_of_leaves(const float *leaves, int n, int64_t stride) {
+    float x[64], of_ranks[8];
+    for (int i = 0; i < checks.ranks * n; i++) x[i] = leaves[i * stride];
+    if (!(n & (n - 1))) return tree_sum(x, checks.ranks * n);
+    for (int r = 0; r < checks.ranks; r++) of_ranks[r] = tree_sum(x + r * n, n);
+    return tree_sum(of_ranks, checks.ranks);
+}
+
+// By layers: compares all gradients of the reference with the sum of what the ranks have computed, in the
+// order that the documentation promises.
+static int check_tree(run *r, int n) {
+    const drawn *d = r->d;
+    const int64_t elems = all_elems(d);
+    const float scale = 1.0f / (float)(checks.ranks * n);
+    float *all = calloc((size_t)(checks.ranks * n * elems), sizeof *all), *mean = floats(d);
+    int64_t wrong = 0;
+    if (!all) MUST(ZERO_ERR_MEMORY);
+    for (int use = 0; use < 3; use++) {
+        MPI_Allgather(leaf(r, use, 0), (int)(n * elems), MPI_FLOAT, all, (int)(n * elems), MPI_FLOAT,
+                      MPI_COMM_WORLD);
+        for (int k = 0; k < d->n_tensors; k++)
+            for (int64_t i = place_of(d, k, 0); i < place_of(d, k + 1, 0); i++) {
+                const int layer = (int)((i - place_of(d, k, 0)) / elems_of(d, k));
+                if (use >= d->units[d->tensors[k].unit + layer].backward_uses) continue;
+                const float of_use = sum_of_leaves(all + i, n, elems) * scale;
+                mean[i] = use ? of_use + mean[i] : of_use;
+            }
+    }
+    for (int k = 0; k < d->n_tensors; k++)
+        for (int l = 0; l < d->tensors[k].layers && !d->tensors[k].frozen; l++) {
+            TRY(zero_get(r->z, ZERO_GRADIENT, k, l, 0, elems_of(d, k), r->scratch));
+            for (int64_t i = 0; i < elems_of(d, k); i++) {
+                const float want = rounded(r, mean[place_of(d, k, l) + i]);
+                wrong += memcmp(&want, &r->scratch[i], sizeof want) && !(isnan(want) && isnan(r->scratch[i]));
+            }
+        }
+    EXPECT(!wrong, "%lld gradients are not the tree's sums", (long long)wrong);
+    free(all);
+    free(mean);
+    return 0;
+}
+
 // A tensor's layer and a range of elements, for a call that gets or sets values.
 typedef struct {
     zero_value what;
@@ -577,7 +661,8 @@ static int step(run *r, const call *c, record *to) {
     if (c->promises) TRY(zero_promise_update(r->z, &h));
     const zero_traffic before = traffic_of(r);
     memset(r->summed, 0, (size_t)all_elems(r->d) * sizeof *r->summed);
-    for (int m = 0; m < c->of; m++) TRY(pass(r, c, m, c->of, INT32_MAX));
+    const int passes = r->config.accumulate_layers ? 1 : c->of;
+    for (int m = 0; m < passes; m++) TRY(pass(r, c, m, c->of, INT32_MAX));
     const long opened = copies.opened;
     TRY(zero_finish_gradients(r->z, &s));
     // The reduction sums the squares of sharded gradients, so the norm does not open them again.
@@ -585,7 +670,8 @@ static int step(run *r, const call *c, record *to) {
     *to = (record){ s.grad_norm, s.loss_scale, s.finite, 0, 0 };
     // Reading gradients from files is not in the plan, so the last step does not.
     if (c < r->d->calls + r->d->n_calls - 1) TRY(get_some(r, ZERO_GRADIENT, ZERO_GRADIENT, c->draw, to));
-    if (r->how < 0 && r->d->trained[EXACT]) TRY(check_mean(r, &s));
+    if (r->leaves) TRY(check_tree(r, c->of));
+    if (r->how < 0 && r->d->trained[EXACT] && !r->leaves) TRY(check_mean(r, &s));
     TRY(c->discards ? zero_discard(r->z) : zero_update(r->z, &h));
     const int updated = !c->discards && (s.finite || r->config.numbers.dtype != ZERO_F16);
     check_step_traffic(r, &before, c, updated);
@@ -622,7 +708,7 @@ static int create(run *r, int how) {
     if (h[COPIES]) start_copies(r);
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
-        r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
+        r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof r->activation);
         if (!r->on_device) return failed("zero_alloc");
     }
     zero_job_info(r->z, &job);
@@ -734,12 +820,6 @@ static int run_case(run *r, int how) {
     return 0;
 }
 
-static float *floats(const drawn *d) {
-    float *x = calloc((size_t)all_elems(d), sizeof *x);
-    if (!x) MUST(ZERO_ERR_MEMORY);
-    return x;
-}
-
 // Runs the case and fills *to. After a failure some of it is 0.
 static void run_all(const drawn *d, int how, result *to) {
     run r = {
@@ -748,6 +828,9 @@ static void run_all(const drawn *d, int how, result *to) {
     r.summed = calloc((size_t)all_elems(d), sizeof *r.summed);
     if (!r.summed) MUST(ZERO_ERR_MEMORY);
     for (int i = 0; i < VALUES; i++) to->values[i] = floats(d);
+    if (how < 0 && d->trained[LAYERS])
+        r.leaves = calloc((size_t)(3 * MOST_MICRO * all_elems(d)), sizeof(float));
+    if (how < 0 && d->trained[LAYERS] && !r.leaves) MUST(ZERO_ERR_MEMORY);
     (void)run_case(&r, how);
     destroy(&r);
     free(r.old);
@@ -755,6 +838,7 @@ static void run_all(const drawn *d, int how, result *to) {
     free(r.set);
     free(r.scratch);
     free(r.summed);
+    free(r.leaves);
 }
 
 // A plugin for inference evaluates with the same bits, and gathers units with private memory only once.

@@ -149,6 +149,7 @@ static void start(Setting s) {
                     .dtype = s.dtype,
                     .B = ref.B / s.micro_batches,
                     .T = ref.T,
+                    .micro_batches = s.micro_batches,
                     .recompute = s.recompute,
                     .cache_rows = 2,
                     .cache_T = ref.T,
@@ -184,7 +185,7 @@ static double gradients(zero_step_result *result) {
     FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
     embedding_uses = 0;
     gpt2_check(dataloader_reset(&loader));
-    double loss = gpt2_gradients(&model, &loader, micro_batches);
+    double loss = gpt2_gradients(&model, &loader);
     zero_check(zero_finish_gradients(run.z, result));
     return loss;
 }
@@ -352,7 +353,7 @@ static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
     const gpt2_dtype dt = model.dtype;
     zero_check(zero_begin_eval(run.z));
-    gpt2_forward(&model, tokens, 1, t, NULL, 0);
+    gpt2_forward(&model, &(Pass){ .inputs = tokens, .n = 1, .B = 1, .T = t });
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     LAYER(residual_layernorm_forward(dt, act(&model, RESIDUAL3, L - 1), act(&model, LNF, 0),
                                      act(&model, LNF_MEAN, 0), act(&model, LNF_RSTD, 0),

@@ -196,6 +196,8 @@ static int check_rules(const zero_config *c) {
           ": the naive path computes on the CPU: set device to cpu" },
         { c->debug.naive && c->inference, "debug.naive inference",
           ": the naive path only trains: use inference 0" },
+        { c->debug.naive && c->accumulate_layers, "debug.naive accumulate_layers",
+          ": the naive path sums after backward: use accumulate_layers 0" },
         { c->numbers.no_master && c->numbers.dtype != ZERO_BF16, "numbers.no_master numbers.dtype",
           ": only bf16 parameters can be rounded stochastically" },
         { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",

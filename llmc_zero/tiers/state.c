@@ -52,7 +52,7 @@ static int is_kept(zero_value what, const zero_config *c) {
 }
 
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d) {
-    int summed = what == ZERO_GRADIENT && c->micro_batches > 1;
+    int summed = what == ZERO_GRADIENT && c->micro_batches > 1 && !c->accumulate_layers;
     int as_computed = what == ZERO_PARAM || (what == ZERO_GRADIENT && !summed);
     return (state){
         .name = summed ? "gradients, summed in fp32" : descriptions[what].name,

@@ -340,6 +340,9 @@ void settle_options(void) {
         die("option --hash-every %d: with --delayed-update a digest would end the update that runs during "
             "the next step, and so change that step's results; leave out one of the two",
             opt.hash_every);
+    if (opt.any_ranks && option_is_given(option_named("--accumulate")) && strcmp(opt.accumulate, "layers"))
+        die("option --any-ranks 1: it needs --accumulate layers, not %s", opt.accumulate);
+    if (opt.any_ranks) opt.accumulate = "layers";
     if (opt.hellaswag && !opt.val_batches)
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     for (const Option *o = option_table; o < option_table + num_options; o++)

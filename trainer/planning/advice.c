@@ -25,6 +25,7 @@ static const char *const tiers[][TIER_OPTIONS] = {
     { "nvme", "none" }, { "none", "nvme" },         { "nvme", "cpu" },         { "cpu", "nvme" },
     { "nvme", "nvme" }, { "nvme", "none", "nvme" }, { "nvme", "cpu", "nvme" }, { "nvme", "nvme", "nvme" }
 };
+enum { DOUBLINGS = 32 };  // of the number of micro-batches
 enum { MIXTURES = sizeof tiers / sizeof *tiers, SUB_GROUP_SIZES = 5, PLACES = ZERO_NVME + 1 };
 
 typedef struct {
@@ -45,7 +46,7 @@ typedef struct {
     Text list;   // one line per set of options
     int n_listed;
     // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
-    Bytes plans[2][SUB_GROUP_SIZES][MIXTURES][4];
+    Bytes plans[DOUBLINGS][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
 // Returns the total space that each rank of this host may use in the folders of --nvme. Blocks alternate
@@ -134,9 +135,17 @@ static void set_options(const Search *s) {
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
 }
 
-// Returns the plugin's memory at this level. It does not depend on the batch or on recompute.
+static int doublings(int n) {
+    int doublings = 0;
+    while (doublings < DOUBLINGS - 1 && 1 << doublings < n) doublings++;
+    return doublings;
+}
+
+// Returns the plugin's memory at this level. It does not depend on the batch or on recompute, and on the
+// number of micro-batches only through the sums over them.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
+    const int sums = doublings(config->micro_batches);
+    Bytes *b = &s->plans[sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan plan;
     if (b->on[ZERO_DEVICE]) return *b;
     *b = nowhere;
@@ -164,6 +173,7 @@ static Bytes bytes_of_level(Search *s) {
     m->B = opt.B;
     m->T = opt.T;
     if (!m->inference) m->cache_T = m->T;
+    m->micro_batches = config.micro_batches;
     m->recompute = opt.recompute;
     m->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (!is_planned && plan_layers(m, &config)) {

@@ -152,7 +152,7 @@ static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
     if (!on_cuda()) return 128 << 20;
     size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30;
     size_t left = left_at_any_stage(model, config);
-    if (left < least) return least;
+    if (left < least || config->accumulate_layers) return least;
     return left < most ? left : most;
 }
 

@@ -28,8 +28,19 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
     print0("batch      B %d x T %d x %d rank%s x %d micro-batch%s = %lld tokens per step", model->B, model->T,
            run.ranks, plural(run.ranks), micro_batches, micro_batches == 1 ? "" : "es",
            (long long)BT * run.ranks * micro_batches);
+    if (model->by_layers) print0(", by layers");
     if (steps >= 0) print0(", %d step%s", steps, plural(steps));
     print0("\n");
+}
+
+// What no promise covers: kernels of the processor or the device, and of its libraries.
+static void print_bits(void) {
+    if (!opt.any_ranks) return;
+    print0("bits       depend on the model, the data, B, T, the tokens per step, the options of the "
+           "optimizer and\n"
+           "           the numbers, and on the %s; not on ranks, stage, tiers, buckets, transport\n"
+           "           or threads\n",
+           on_cuda() ? "GPU's type and its libraries" : "processor's instruction set and oneDNN");
 }
 
 // job: NULL for a plan.
@@ -181,6 +192,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
     print_model(model, resume_step);
     print_batch(model, micro_batches, steps);
     print_numbers(model, &job);
+    print_bits();
     if (on_cuda() && !model->inference) {
         print_head(model);
         print_attention(model);
@@ -216,8 +228,9 @@ static void print_activations(const GPT2 *model) {
     print0("activations per rank, recompute %d            MiB\n", model->recompute);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
         if (table[i].bytes)
-            print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
-                   mib(activation_pages(&table[i])));
+            print0("  %-18s x %-5d               %9.1f\n", table[i].name,
+                   table[i].layers * (table[i].each ? model->micro_batches : 1),
+                   mib(activation_pages(model, &table[i])));
 }
 
 // --------

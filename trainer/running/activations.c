@@ -24,6 +24,8 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
                             .B = model->B,
                             .T = model->T,
                             .chunk = model->chunk,
+                            .micro_batches = model->micro_batches,
+                            .by_layers = model->by_layers,
                             .recompute = model->recompute,
                             .inputs_on_host = model->inputs_on_host,
                             .inference = model->inference,
@@ -35,27 +37,35 @@ static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / 
 
 // Each layer's activation starts at a multiple of 256 bytes, as the layers require.
 static size_t stride_of(const GPT2Activation *a) {
-    return a->layers > 1 ? round_up(a->bytes, 256) : a->bytes;
+    return a->layers > 1 || a->each ? round_up(a->bytes, 256) : a->bytes;
 }
 
 // zero_alloc counts whole pages, and at least one.
 static size_t whole_pages(size_t bytes) { return round_up(bytes ? bytes : 1, 4096); }
 
-size_t activation_pages(const GPT2Activation *a) { return whole_pages(a->layers * stride_of(a)); }
+// Of all layers and micro-batches.
+static size_t bytes_of(const GPT2 *model, const GPT2Activation *a) {
+    return (a->each ? model->micro_batches : 1) * a->layers * stride_of(a);
+}
+
+size_t activation_pages(const GPT2 *model, const GPT2Activation *a) {
+    return whole_pages(bytes_of(model, a));
+}
 
 size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     GPT2Activation table[NUM_ACTIVATIONS];
     size_t bytes = tier == ZERO_DEVICE && model->scratch_bytes ? whole_pages(model->scratch_bytes) : 0;
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
-        if (table[i].bytes && table[i].on_host == (tier == ZERO_HOST)) bytes += activation_pages(&table[i]);
+        if (table[i].bytes && table[i].on_host == (tier == ZERO_HOST))
+            bytes += activation_pages(model, &table[i]);
     return bytes;
 }
 
-static void *allocate(int which, const GPT2Activation *a) {
+static void *allocate(const GPT2 *model, int which, const GPT2Activation *a) {
     const char *purpose = a->on_host ? INPUTS_OF_BLOCKS : which == CACHE ? KEYS_AND_VALUES : "activations";
     void *memory = zero_alloc(run.z, a->on_host ? ZERO_HOST : ZERO_DEVICE, ZERO_ACTIVATIONS, purpose,
-                              a->layers * stride_of(a));
+                              bytes_of(model, a));
     if (!memory && a->on_host)
         die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
     return memory;
@@ -66,8 +76,9 @@ int allocate_activations(GPT2 *model) {
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++) {
         model->activations[i].layers = table[i].layers;
+        model->activations[i].each = table[i].each;
         if (!table[i].bytes) continue;
-        void *memory = allocate(i, &table[i]);
+        void *memory = allocate(model, i, &table[i]);
         if (!memory) return -1;
         model->activations[i].memory = memory;
         model->activations[i].stride = stride_of(&table[i]);
@@ -78,34 +89,46 @@ int allocate_activations(GPT2 *model) {
     return 0;
 }
 
+// The blocks' inputs alternate between two buffers on the device, in forward and in backward: the next one is
+// of the next micro-batch or, after the last, of the first in the next block.
+enum { TURNS = 2 };
+static int turn_of(const GPT2 *model, int l) { return ((l - 1) * model->at_once + model->micro) % TURNS; }
+
 void *block_input(const GPT2 *model, int l) {
-    return l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1);
+    if (l == 0) return act(model, ENCODED, 0);
+    return act(model, RESIDUAL3, model->inputs_on_host ? turn_of(model, l) : l - 1);
 }
 
 // --------
 // inputs of blocks on the host
 
-enum { TURNS = 2 };  // buffers on the device; the blocks alternate between them
-static int turn_of(int l) { return (l - 1) % TURNS; }
-
 static int goes_to_host(const GPT2 *model, int l) {
-    return model->inputs_on_host && l > 0 && l < model->config.num_layers - 1;
+    return model->inputs_on_host && l > 0 && l < model->config.num_layers - (model->at_once == 1);
 }
 
 static void copy_input(const GPT2 *model, int l, int to_host) {
     void *device = block_input(model, l), *host = act(model, HOST_RESIDUAL3, l - 1);
     size_t bytes = (size_t)model->B * model->T * model->config.channels * gpt2_dtype_size(model->dtype);
-    LAYER(copy_beside(to_host ? host : device, to_host ? device : host, bytes, turn_of(l)));
+    LAYER(copy_beside(to_host ? host : device, to_host ? device : host, bytes, turn_of(model, l)));
 }
 
 void await_input(const GPT2 *model, int l) {
-    if (model->inputs_on_host && l > 0) LAYER(await_copy(turn_of(l)));
+    if (model->inputs_on_host && l > 0) LAYER(await_copy(turn_of(model, l)));
 }
 
 void offload_input(const GPT2 *model, int l) {
     if (goes_to_host(model, l)) copy_input(model, l, 1);
 }
 
-void fetch_input(const GPT2 *model, int l) {
-    if (goes_to_host(model, l)) copy_input(model, l, 0);
+static void fetch_input(const GPT2 *model, int l, int micro) {
+    GPT2 of_micro = *model;
+    of_micro.micro = micro;
+    if (goes_to_host(model, l)) copy_input(&of_micro, l, 0);
+}
+
+void fetch_first_input(const GPT2 *model) { fetch_input(model, model->config.num_layers - 1, 0); }
+
+void fetch_next_input(const GPT2 *model, int l) {
+    const int goes_on = model->micro + 1 < model->at_once;
+    fetch_input(model, goes_on ? l : l - 1, goes_on ? model->micro + 1 : 0);
 }

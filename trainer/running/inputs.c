@@ -142,6 +142,8 @@ void describe_model(GPT2 *model, int resume_step) {
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
     model->T = opt.T ? opt.T : model->config.max_seq_len;
+    model->micro_batches = 1;
+    model->by_layers = !strcmp(opt.accumulate, "layers");
     model->recompute = opt.recompute;
     model->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (model->T > model->config.max_seq_len)
@@ -240,7 +242,27 @@ static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoi
         other_d);
 }
 
-void data_divide(TrainingData *d, const GPT2 *m) {
+static int is_power_of_two(int n) { return !(n & (n - 1)); }
+static int power_below(int n) {
+    int power = 1;
+    while (power <= n / 2) power *= 2;
+    return power;
+}
+
+// The ranks' sums are subtrees of the same tree over all micro-batches only if there are powers of two of
+// both.
+static void check_any_ranks(int micro_batches) {
+    const int ranks = run.ranks, less = power_below(ranks), few = power_below(micro_batches);
+    if (!is_power_of_two(ranks))
+        die("option --any-ranks 1: %d ranks; it needs a power of two: start %d or %d", ranks, less, 2 * less);
+    if (!is_power_of_two(micro_batches))
+        die("option --any-ranks 1: %d micro-batches per step on each rank; it needs a power of two: use %d "
+            "or "
+            "%d, with -d or -b",
+            micro_batches, few, 2 * few);
+}
+
+void data_divide(TrainingData *d, GPT2 *m) {
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
     const SavedRun *saved = opt.micro_batches ? NULL : checkpoint_saved();
@@ -249,7 +271,8 @@ void data_divide(TrainingData *d, const GPT2 *m) {
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
         die("option -d %lld: needs %lld micro-batches per step, which is too many; raise -b", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
-    d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
+    d->micro_batches = m->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
+    if (opt.any_ranks) check_any_ranks(d->micro_batches);
     check_zero_file(m, d->micro_batches);
 }
 
@@ -267,7 +290,9 @@ static int count_val_batches(const DataLoader *val, const GPT2 *m) {
 void data_open(TrainingData *d, const GPT2 *m) {
     const int B = m->B, T = m->T, V = m->config.vocab_size;
     require_shards("-i", opt.train_data);
-    gpt2_check(dataloader_init(&d->train, opt.train_data, B, T, V, run.rank, run.ranks, opt.shuffle,
+    // By layers, a rank's micro-batches of a step follow each other in the data: together they are one batch.
+    const int rows = m->by_layers ? B * d->micro_batches : B;
+    gpt2_check(dataloader_init(&d->train, opt.train_data, rows, T, V, run.rank, run.ranks, opt.shuffle,
                                (uint32_t)opt.seed));
     d->steps = (int)(d->train.num_tokens / (d->tokens_at_once * d->micro_batches));
     if (opt.max_steps >= 0) d->steps = opt.max_steps;

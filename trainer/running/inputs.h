@@ -39,7 +39,7 @@ typedef struct TrainingData {
 } TrainingData;
 
 // Sets tokens_at_once and micro_batches from -d or, without it, from the checkpoint to resume.
-void data_divide(TrainingData *d, const GPT2 *model);
+void data_divide(TrainingData *d, GPT2 *model);
 // Opens the data, after data_divide.
 void data_open(TrainingData *d, const GPT2 *model);
 // Rank 0 copies the tokenizer into -o, where runs that use the model will find it.

@@ -184,6 +184,7 @@ zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
     config.inference = is_answering(o);
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
+    config.accumulate_layers = !strcmp(o->accumulate, "layers");
     config.numbers.no_master = !o->master;
     config.numbers.rounding_seed = (unsigned)o->seed;
     config.overlap = run.overlap;
