@@ -815,6 +815,10 @@ on one rank|4 7 -np 1
 on one rank, with smaller buckets|2 6 -np 1 -- --bucket 1000
 with the states on NVMe|2 7 -np 2 -- --offload-optimizer nvme --offload-param nvme --nvme $disk
 END
+    begin 'replay.equal on one rank, of a run with eight micro-batches and --any-ranks'
+    trains 2 any $same -d 512 -n 4 --hash-every 2 --any-ranks 1
+    replays 0 '^steps 5 to 7: equal \(2 hashes\)$' any 4 7 -np 1 -- -z 1
+    end
     begin 'replay.equal on one rank with the threads of the run; OUT keeps its files'
     trains 2 threads $same -n 4 --hash-every 3 --threads 0
     OUT=$dir/kept replays 0 '^steps 5 to 7: equal \(2 hashes\)$' threads 4 7 -np 1
