@@ -642,6 +642,8 @@ static int is_due(const Trainer *t, int every) {
     return every > 0 && run.step % every == 0;
 }
 
+static int stops_here(void) { return opt.stop_after && run.step == opt.stop_after; }
+
 static int validates(const Trainer *t) { return is_due(t, opt.val_every) && t->data.val_batches > 0; }
 
 static void begin_or_resume(Trainer *t) {
@@ -660,6 +662,8 @@ static void begin_or_resume(Trainer *t) {
     if (t->state.step > t->data.steps)
         die("option -x %d: the checkpoint is already at step %d; a larger -x continues the run",
             t->data.steps, t->state.step);
+    if (opt.stop_after && t->state.step > opt.stop_after)
+        die("option --stop-after %d: the checkpoint is already at step %d", opt.stop_after, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     if (t->state.step == t->data.steps)
         print0("all %d steps are done; a larger -x continues the run\n", t->data.steps);
@@ -692,14 +696,15 @@ static void between_steps(Trainer *t) {
     }
     const int fresh = run.step != t->resume_step;
     if (!begun || (!fresh && !checkpoint_is_elsewhere())) return;
-    const int due = fresh && is_due(t, opt.checkpoint_every) && !why_no_checkpoint();
+    const int wanted = is_due(t, opt.checkpoint_every) || (stops_here() && opt.checkpoint_every);
+    const int due = fresh && wanted && !why_no_checkpoint();
     if (due || checkpoint_is_requested(last)) {
         save(t);
         share_requests();
     }
 }
 
-// Returns after the last step, or after a signal has stopped the run.
+// Returns after the last step, or after a signal or --stop-after has stopped the run.
 static void train(Trainer *t) {
     // Before its first step, a run needs to save only if -y 1 would not find its position.
     if (checkpoint_is_elsewhere()) signals_in_training();
@@ -710,7 +715,7 @@ static void train(Trainer *t) {
             report_last_step(&t->report);
         }
         between_steps(t);
-        const int ends = last || stop_is_requested();
+        const int ends = last || stops_here() || stop_is_requested();
         end_checkpoint(ends);
         bar_show();  // redrawn below the printed lines
         if (ends) return;

@@ -117,7 +117,7 @@ if [ -z "$short" ]; then
     run cuda.same_bits 600 tests/same_bits.sh "$stand_in/train_gpt2_zero" cuda
     run same_bits 600 tests/same_bits.sh "$trainer"
     run trainer 600 tests/trainer.sh "$trainer" resume elastic files outputs hellaswag plan options \
-        zero_config input_files unlike launch
+        zero_config input_files unlike launch replay
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers
     run checkpoints 400 tests/checkpoints.sh "$build" 1 3
     for np in 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done

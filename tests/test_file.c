@@ -574,6 +574,22 @@ static void lock_names_in_use(void **state) {
     refused(&s, 64 * KIB, ZERO_ERR_IO, "once");
 }
 
+// A program may run without standard input, so that the lock is descriptor 0.
+static void lock_in_descriptor_0(void **state) {
+    const file_settings s = settings(1, 8 * KIB);
+    const int input = dup(STDIN_FILENO);
+    struct stat named, opened_as;
+    close(STDIN_FILENO);
+    file_engine *e = opened(&s, 64 * KIB);
+    assert_int_equal(stat(lock_of(0, 0), &named) || fstat(STDIN_FILENO, &opened_as), 0);
+    assert_true(named.st_ino == opened_as.st_ino);
+    refused(&s, 64 * KIB, ZERO_ERR_IO, "this process uses the file already");
+    file_close(e);
+    assert_int_equal(files_in(0), 0);
+    if (input >= 0) dup2(input, STDIN_FILENO);
+    close(input);
+}
+
 // Uses the folders until this process is killed.
 static void hold(int ready) {
     const file_settings s = settings(2, 8 * KIB);
@@ -720,23 +736,15 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),
-        TEST(counts),
-        TEST(every_fault),
-        TEST(urgent_transfers),
-        TEST(a_disk_that_hangs),
-        TEST(a_disk_that_never_answers),
-        TEST(a_file_that_vanishes),
-        TEST(damaged_blocks),
-        TEST(missing_features),
-        TEST(missing_threads),
-        TEST(wrong_arguments),
-        TEST(lock_names_in_use),
-        TEST(other_processes),
-        TEST(folders_in_memory),
-        TEST(limited_open_files),
-        TEST(limited_file_size),
-        TEST(full_disk),
+        TEST(round_trips),          TEST(counts),
+        TEST(every_fault),          TEST(urgent_transfers),
+        TEST(a_disk_that_hangs),    TEST(a_disk_that_never_answers),
+        TEST(a_file_that_vanishes), TEST(damaged_blocks),
+        TEST(missing_features),     TEST(missing_threads),
+        TEST(wrong_arguments),      TEST(lock_names_in_use),
+        TEST(lock_in_descriptor_0), TEST(other_processes),
+        TEST(folders_in_memory),    TEST(limited_open_files),
+        TEST(limited_file_size),    TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }

@@ -761,11 +761,101 @@ test_launch() {
     end
 }
 
+# ---- digests of steps, and scripts/replay.sh, which compares them
+
+digest='"params_hash": "([0-9a-f]{16})"\}$'
+# digests RUN: prints the steps of metrics.jsonl that have a digest. digest_of RUN STEP: prints one.
+digests() { sed -nE "s/^\{\"step\": ([0-9]+),.*, $digest/\1/p" "$dir/$1/metrics.jsonl" | xargs; }
+digest_of() { sed -nE "s/^\{\"step\": $2,.*, $digest/\1/p" "$dir/$1/metrics.jsonl"; }
+# replays STATUS PATTERN RUN FROM TO ARGUMENT...: replays a part of a run, and checks the status and a line
+replays() {
+    TRAINER=$trainer timeout -k 2 $hang_limit scripts/replay.sh "$dir/$3" "${@:4}" >"$dir/replayed" 2>&1 \
+        </dev/null
+    is "status of the replay ${*:3}" $? "$1"
+    has "$dir/replayed" "$2"
+}
+
+test_replay() {
+    local name pattern arguments data_file="$dir/the \"data\", Ann's.bin"
+    local same='--dtype fp32 -x 7 -l 1e-3 --shuffle 0'
+    cp data/stories_train.bin "$data_file"
+    begin 'replay.--hash-every writes the digest of every second step and of the last, and changes none'
+    trains 2 recorded -i "${data_file/the/\\the}" $same -n 2 --hash-every 2
+    is 'steps with a digest' "$(digests recorded)" '2 4 6 7'
+    is 'the last digest' "$(digest_of recorded 7)" "$(value recorded params_hash)"
+    trains 2 plain $same
+    is 'the digest without it' "$(value plain params_hash)" "$(value recorded params_hash)"
+    end
+    begin 'replay.--stop-after: the learning rate follows -x, and -y 1 continues to the same bits'
+    trains 2 stopped $same -n -1 --hash-every 2 --stop-after 3
+    screen stopped '^stopped after step 3 of 7; its checkpoint is saved, and this command resumes it:$'
+    is checkpoints "$(checkpoints stopped)" step_00000003
+    trains 2 stopped $same -n -1 --hash-every 2 -y 1
+    is 'steps with a digest' "$(digests stopped)" '2 4 6 7'
+    same_result stopped recorded
+    refuses 2 'option --stop-after 6: the checkpoint is already at step 7' --dtype fp32 -x 8 -k cosine \
+        -o "$dir/stopped" -y 1 --stop-after 6
+    trains 2 unsaved -x 7 --stop-after 3
+    screen unsaved '^stopped after step 3 of 7; nothing is saved, because -n is 0$'
+    is checkpoints "$(checkpoints unsaved)" 'step_*'
+    end
+    refused 'replay.--hash-every with a delayed update' 1 \
+        'option --hash-every 1: with --delayed-update .*; leave out one of the two$' -o "$dir/late" \
+        --hash-every 1 --delayed-update 1 --offload-optimizer cpu --dtype fp32
+    # Two micro-batches have one sum, whether they are on one rank or on two.
+    while IFS='|' read -r name arguments; do
+        begin "replay.equal $name"
+        replays 0 '^steps [35] to [467]: equal \([1-3] hash(es)?\)$' recorded $arguments
+        end
+    done <<END
+on the same ranks|2 7
+up to a step without a digest|2 5 -np 2
+at stage 1, on two ranks|4 6 -np 2 -- -z 1
+on one rank|4 7 -np 1
+on one rank, with smaller buckets|2 6 -np 1 -- --bucket 1000
+with the states on NVMe|2 7 -np 2 -- --offload-optimizer nvme --offload-param nvme --nvme $disk
+END
+    begin 'replay.equal on one rank, of a run with eight micro-batches and --any-ranks'
+    trains 2 any $same -d 512 -n 4 --hash-every 2 --any-ranks 1
+    replays 0 '^steps 5 to 7: equal \(2 hashes\)$' any 4 7 -np 1 -- -z 1
+    end
+    begin 'replay.equal on one rank with the threads of the run; OUT keeps its files'
+    trains 2 threads $same -n 4 --hash-every 3 --threads 0
+    OUT=$dir/kept replays 0 '^steps 5 to 7: equal \(2 hashes\)$' threads 4 7 -np 1
+    is threads "$(json_value "$dir/kept/run.json" threads)" "$(json_value "$dir/threads/run.json" threads)"
+    end
+    begin 'replay.differs with another learning rate'
+    replays 1 '^step 4 differs: recorded [0-9a-f]{16}, replayed [0-9a-f]{16}$' recorded 2 7 -- -l 2e-3
+    has "$dir/replayed" '^changed since .*/step_00000002: -l 0.001 -> 0.002$'
+    end
+    begin 'replay.differs with a flipped byte in the data, in a row of step 5'
+    flip_byte "$data_file" $((1024 + 2 * (4 * 128 + 20)))
+    replays 2 '^train_gpt2_zero: .*option -i .*: shard 0 .* has .* digest .*, but that of' recorded 2 7
+    replays 1 '^step 6 differs: .*; equal up to step 4$' recorded 2 7 -- --resume-anyway
+    cp data/stories_train.bin "$data_file"
+    end
+    while IFS='|' read -r name pattern arguments; do
+        begin "replay.refused $name"
+        replays 2 "^replay.sh: $pattern$" $arguments
+        end
+    done <<'END'
+no checkpoint|.*/step_00000003 is not a complete checkpoint; .* has those of steps: 2 4 6 7|recorded 3 7
+no later step|step 4 is not after step 4|recorded 4 4
+beyond the run|.*/metrics.jsonl ends at step 7, before step 8|recorded 4 8
+no run|.*/none/run.json does not exist, so .*|none 2 4
+a run that failed|the replay of .*/recorded from step 2 did not reach step 7|recorded 2 7 -- -b x
+END
+    begin 'replay.refused a run without digests'
+    trains 2 silent --dtype fp32 -x 4 -n 2
+    replays 2 '^replay.sh: .* has no params_hash for steps 3 to 4; --hash-every records them$' silent 2 4
+    end
+}
+
 # ----
 
 . tests/trainer_tiers.sh
 all_groups='resume elastic files outputs hellaswag memory plan prompts options zero_config
-            input_files unlike launch tiers'
+            input_files unlike launch replay tiers'
 for group in "${@:-$all_groups}"; do
     for g in $group; do
         since=$EPOCHREALTIME

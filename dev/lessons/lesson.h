@@ -61,6 +61,9 @@ typedef struct {
 int find_ranges(int64_t unit_elems, const saved_part *saved, int old_ranks, int new_rank, int new_ranks,
                 file_range *ranges);
 
+// Lesson 16
+float tree_sum(const float *x, int n);
+
 // -------- what readers may call
 
 // This rank's number, from 0, and the number of ranks that take part in the current check.

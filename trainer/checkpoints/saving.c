@@ -190,7 +190,7 @@ static int steps_until(int n, int steps) {
 
 void check_room(const GPT2 *model, const TrainingData *data) {
     enum { OTHER_FILES = 6 };    // logs, run.json, run.lock, summary.json, tokenizer.bin
-    enum { LOGS_A_STEP = 250 };  // bytes of a step's two lines, at most
+    enum { LOGS_A_STEP = 300 };  // bytes of a step's two lines, at most
     struct statvfs disk;
     const int n = most_at_once(data->steps);
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
@@ -222,6 +222,8 @@ const char *last_checkpoint(void) {
     snprintf(text, sizeof text, "the checkpoint of step %d is unchanged", last_step);
     return text;
 }
+
+int checkpoint_is_saved(void) { return last_step == run.step && !chosen.elsewhere; }
 
 void check_last_update(void) {
     if (last_step == run.step || !zero_check_finite(run.z)) return;

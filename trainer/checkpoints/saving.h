@@ -33,6 +33,9 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 // position.
 int checkpoint_is_elsewhere(void);
 
+// Returns 1 if -o has a checkpoint of the current step, saved or resumed.
+int checkpoint_is_saved(void);
+
 // Returns "the checkpoint of step 4 is unchanged", for the last one saved or resumed; valid until the next
 // call.
 const char *last_checkpoint(void);

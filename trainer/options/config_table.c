@@ -185,28 +185,16 @@ void print_config_lines(void) {
     print_notes();
 }
 
-static void write_text(FILE *f, const char *text) {
-    fputc('"', f);
-    for (const char *s = text; *s; s++) {
-        if (*s == '"' || *s == '\\') fputc('\\', f);
-        if ((unsigned char)*s < ' ')
-            fprintf(f, "\\u%04x", *s);
-        else
-            fputc(*s, f);
-    }
-    fputc('"', f);
-}
-
 void write_config(FILE *f) {
     const char *before = " \"config\": {";
     for (const Setting *s = table(); s->name; s++) {
         fprintf(f, "%s\n  \"%s\": {\"value\": ", before, s->name);
         if (s->is_text)
-            write_text(f, s->value);
+            write_json_text(f, s->value);
         else
             fprintf(f, "%s", s->value);
         fprintf(f, ", \"reason\": ");
-        write_text(f, s->reason);
+        write_json_text(f, s->reason);
         fprintf(f, "}");
         before = ",";
     }

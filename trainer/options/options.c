@@ -115,9 +115,9 @@ static void usage(void) {
         "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the current step. With\n"
         "-o it saves and prints the command that resumes it. A second signal ends the run at once. SIGUSR1\n"
         "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/checkpoints.md.\n"
-        "Exit status: 0 done, or stopped by a signal (only a finished run has summary.json); 1 failed;\n"
-        "2 failed before the ranks connected, for example on an invalid option; 128 + N: ended by signal "
-        "N.\n");
+        "Exit status: 0 done, or stopped by a signal or --stop-after (only a finished run has\n"
+        "summary.json); 1 failed; 2 failed before the ranks connected, for example on an invalid option;\n"
+        "128 + N: ended by signal N.\n");
 }
 
 // --------
@@ -286,8 +286,9 @@ static int asks(const Option *o, char value[PATH_MAX]) {
 
 // Notes the options that prompts ignore, so that they can be added to the command of a training run.
 static void note_unused(void) {
-    static const char *const unused[] = { "-i", "-j", "-a", "-b", "-d", "-x", "-l",  "-k", "-u",
-                                          "-q", "-c", "-v", "-m", "-h", "-s", "-sl", "-sg" };
+    static const char *const unused[] = { "-i", "-j",  "-a",  "-b",           "-d",          "-x", "-l",
+                                          "-k", "-u",  "-q",  "-c",           "-v",          "-m", "-h",
+                                          "-s", "-sl", "-sg", "--stop-after", "--hash-every" };
     char value[PATH_MAX];
     int n = 0;
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
@@ -335,6 +336,10 @@ void settle_options(void) {
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
             "prompts into a file for --prompts");
+    if (opt.hash_every && opt.zero.offload.delayed_update)
+        die("option --hash-every %d: with --delayed-update a digest would end the update that runs during "
+            "the next step, and so change that step's results; leave out one of the two",
+            opt.hash_every);
     if (opt.any_ranks && option_is_given(option_named("--accumulate")) && strcmp(opt.accumulate, "layers"))
         die("option --any-ranks 1: it needs --accumulate layers, not %s", opt.accumulate);
     if (opt.any_ranks) opt.accumulate = "layers";
@@ -398,6 +403,21 @@ void parse_options(int argc, char **argv) {
         option_table[a.option - option_table].given = 1;
         option_set(a.option, a.value);
         i += a.words;
+    }
+}
+
+void write_given_options(FILE *f) {
+    Text t;
+    for (int i = 1, words; i < given_argc; i += words) {
+        const Argument a = argument_at(given_argc, given_argv, i);
+        text_begin(&t);
+        fprintf(t.f, "%s", a.option->name);
+        if (a.option->kind != FLAG) fprintf(t.f, "=%s", a.value);
+        char *text = text_end(&t);
+        fprintf(f, "%s\n  ", i > 1 ? "," : "");
+        write_json_text(f, text);
+        free(text);
+        words = a.words;
     }
 }
 

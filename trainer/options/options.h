@@ -2,6 +2,7 @@
 #ifndef TRAINER_OPTIONS_H
 #define TRAINER_OPTIONS_H
 #include <stddef.h>
+#include <stdio.h>
 #include "../../llmc_zero/zero_settings.h"
 
 // One member per row of options.def. take_zero_file stores the settings of --zero-config's file here too, as
@@ -34,6 +35,8 @@ extern Options default_options;  // opt before the command line was read
 void parse_options(int argc, char **argv);
 // Checks combinations of options, after --zero-config's file has set some of them.
 void settle_options(void);
+// Writes the options of the command line as JSON, one per line: "NAME=VALUE", or "NAME" if it takes no value.
+void write_given_options(FILE *f);
 // Returns this run's command, quoted for a shell and including the launcher's part (mpirun), with its resume
 // options replaced: by -y 1 or, if `checkpoint` is given, by --resume and -o with these values. The caller
 // frees it.

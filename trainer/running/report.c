@@ -145,13 +145,22 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
-static void log_step(const StepResult *step, double seconds, double rate) {
+// (collective) With --hash-every: sets hash to the digest of the parameters after this step; "": none is due.
+static void hash_step(const Report *r, char hash[17]) {
+    const int step = run.step + 1;
+    *hash = 0;
+    if (!opt.hash_every || (step % opt.hash_every && step != r->steps)) return;
+    zero_check(zero_hash(run.z, 0, hash));
+}
+
+static void log_step(const StepResult *step, double seconds, double rate, const char *hash) {
     char norm[32];  // null in a step that overflowed
     log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
     log_line(METRICS,
              "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
-             "\"tokens_per_s\": %.2f}\n",
-             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
+             "\"tokens_per_s\": %.2f%s%s%s}\n",
+             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate,
+             *hash ? ", \"params_hash\": \"" : "", hash, *hash ? "\"" : "");
 }
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
@@ -176,7 +185,8 @@ void write_memory(FILE *f) {
             zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
 }
 
-// Writes run.json at the start, so that plots can describe a run that has not finished.
+// Writes run.json at the start, so that plots can describe a run that has not finished, and
+// scripts/replay.sh can run a part of it again.
 static void save_run(const GPT2 *model) {
     Text t;
     text_begin(&t);
@@ -184,7 +194,9 @@ static void save_run(const GPT2 *model) {
             (long long)gpt2_num_parameters(&model->config));
     write_run(t.f, model);
     write_memory(t.f);
-    fprintf(t.f, "}\n");
+    fprintf(t.f, ",\n \"threads\": %d, \"options\": [", run.threads);
+    write_given_options(t.f);
+    fprintf(t.f, "\n ]}\n");
     write_to_output("run.json", &t);
 }
 
@@ -240,7 +252,7 @@ static int has_line(const Report *r) {
 }
 
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
-    char zloss[16], znorm[16];
+    char zloss[16], znorm[16], hash[17];
     double rate = r->tokens_a_step / seconds;
     r->loss = step->loss;
     r->norm = step->norm;
@@ -253,7 +265,8 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
         print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
                run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
                z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
-    log_step(step, seconds, rate);
+    hash_step(r, hash);
+    log_step(step, seconds, rate, hash);
 }
 
 // --------
@@ -387,11 +400,12 @@ void report_end(Report *r, const GPT2 *model) {
 // Before its first step a run has nothing new to save.
 void report_stop(const Report *r) {
     const char *why_not = why_no_checkpoint();
-    const int saved = !why_not && run.step > 0;
+    const int saved = checkpoint_is_saved();
     char what[100] = "nothing to save yet", outcome[200];
+    if (run.step > 0 && !why_not) why_not = "-n is 0";  // and no signal, but --stop-after stopped the run
     bar_end();
     if (saved) snprintf(what, sizeof what, "its checkpoint is saved");
-    if (why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
+    if (!saved && why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");

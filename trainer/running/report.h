@@ -46,6 +46,7 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
                   int is_done);
 void report_validation(Report *r, double loss);
 void report_hellaswag(const Report *r, int correct, int examples);
+// (collective) Call it after the step, because with --hash-every it computes the digest of the parameters.
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // Ends the figures per step. Call it after the last update, because validation and a save may read files too.
 void report_last_step(Report *r);
@@ -54,7 +55,7 @@ void report_end(Report *r, const GPT2 *model);
 // Ends the run now if a file to be written at its end (--trace, summary.json and the like) could not be
 // created.
 void try_outputs(void);
-// Prints the last lines of a run stopped by a signal, and the command that resumes it.
+// Prints the last lines of a run stopped by a signal or --stop-after, and the command that resumes it.
 void report_stop(const Report *r);
 // (collective) Writes the --trace file.
 void write_trace(void);

@@ -58,6 +58,18 @@ char *text_end(Text *t) {
     return t->text;
 }
 
+void write_json_text(FILE *f, const char *text) {
+    fputc('"', f);
+    for (const char *s = text; *s; s++) {
+        if (*s == '"' || *s == '\\') fputc('\\', f);
+        if ((unsigned char)*s < ' ')
+            fprintf(f, "\\u%04x", *s);
+        else
+            fputc(*s, f);
+    }
+    fputc('"', f);
+}
+
 // --------
 // the end of a run that fails
 

@@ -51,6 +51,8 @@ typedef struct {
 } Text;
 void text_begin(Text *t);
 char *text_end(Text *t);  // the caller frees it
+// Writes a text as JSON, in quotes.
+void write_json_text(FILE *f, const char *text);
 
 // --------
 // A failure ends the run: one message for the whole job, then all ranks end.
