@@ -776,7 +776,7 @@ replays() {
 }
 
 test_replay() {
-    local name pattern arguments data_file="$dir/the \"data\", Ann's.bin"
+    local name pattern arguments np data_file="$dir/the \"data\", Ann's.bin"
     local same='--dtype fp32 -x 7 -l 1e-3 --shuffle 0'
     cp data/stories_train.bin "$data_file"
     begin 'replay.--hash-every writes the digest of every second step and of the last, and changes none'
@@ -815,9 +815,9 @@ on one rank|4 7 -np 1
 on one rank, with smaller buckets|2 6 -np 1 -- --bucket 1000
 with the states on NVMe|2 7 -np 2 -- --offload-optimizer nvme --offload-param nvme --nvme $disk
 END
-    begin 'replay.equal on one rank, of a run with eight micro-batches and --any-ranks'
+    begin 'replay.equal on one rank and on four, of a run with eight micro-batches and --any-ranks'
     trains 2 any $same -d 512 -n 4 --hash-every 2 --any-ranks 1
-    replays 0 '^steps 5 to 7: equal \(2 hashes\)$' any 4 7 -np 1 -- -z 1
+    for np in 1 4; do replays 0 '^steps 5 to 7: equal \(2 hashes\)$' any 4 7 -np $np -- -z 1; done
     end
     begin 'replay.equal on one rank with the threads of the run; OUT keeps its files'
     trains 2 threads $same -n 4 --hash-every 3 --threads 0
