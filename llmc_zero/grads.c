@@ -190,13 +190,7 @@ static int is_full(const zero *z, int bucket) {
 static int has_gradient(const zero *z, int unit) { return z->layout.units[unit].bucket >= 0; }
 
 int grads_check(const zero *z, int unit) {
-    const int other = z->grads.using_micro;
-    if (other >= 0 && other != unit && has_gradient(z, unit))
-        return zero_fail(
-            ZERO_ERR_MISUSE,
-            "unit %d (%s): unit %d (%s) is open for backward; with accumulate_layers a use ends, "
-            "with all its micro-batches, before backward opens another unit",
-            unit, z->layout.units[unit].name, other, z->layout.units[other].name);
+    if (has_gradient(z, unit)) ZERO_TRY(accumulate_check(z, unit));
     if (!has_gradient(z, unit) || !plan_uses_buckets(&z->config) || z->grads.units[unit].own) return 0;
     const int bucket = z->layout.units[unit].bucket, before = buffer_of(z, bucket)->holder;
     if (before == bucket || before < 0 || is_full(z, before)) return 0;
@@ -241,8 +235,8 @@ int grads_open(zero *z, int unit) {
     if (!has_gradient(z, unit)) return 0;
     if (plan_uses_buckets(&z->config)) {
         ZERO_TRY(claim_buffer(z, unit));
-        u->at = z->grads.micro ? z->grads.micro : bucket_memory(z, unit);
-        if (z->grads.micro) z->grads.using_micro = unit;
+        u->at = accumulate_open(z, unit);
+        if (!u->at) u->at = bucket_memory(z, unit);
     } else {
         state *grads = rank_state(z, ZERO_GRADIENT);
         ZERO_TRY(tasks_wait(&z->tasks, u->read_by));
@@ -268,67 +262,13 @@ static int add_to_sum(zero *z, int unit) {
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }
 
-// -------- accumulation by layers: the sum over the micro-batches of a use
-//
-// The micro-batches are added in a binary tree: neighbours first, then pairs of pairs. Partial sum k is that
-// of 2^k micro-batches. Micro-batch m completes as many of them as m ends in binary ones, and each is added
-// to the next. The highest is in the bucket.
-
-static char *partial(const zero *z, int unit, int k) {
-    const int highest = plan_partial_sums(&z->config) - 1;
-    return k < highest ? (char *)(z->grads.partials + k * z->grads.partial_elems) : bucket_memory(z, unit);
-}
-
-// to = the addend in fp32, plus partial sum k; -1: nothing
-static int add_partial(zero *z, int unit, char *to, zero_dtype type, const char *addend, int k) {
-    device *d = &z->device;
-    const rank_parts one = { .ranks = 1, .own = addend };
-    const float *plus = k < 0 ? NULL : (const float *)partial(z, unit, k);
-    return d->f->sum_ranks(d, COMPUTE, ZERO_F32, to, type, &one, 1, z->layout.units[unit].padded, plus);
-}
-
-static int add_micro(zero *z, int unit, int micro) {
-    const int highest = plan_partial_sums(&z->config) - 1;
-    const char *carry = z->grads.micro;
-    zero_dtype type = z->config.numbers.dtype;
-    if (!(micro & 1)) return add_partial(z, unit, partial(z, unit, 0), type, carry, -1);
-    for (int k = 0; micro >> k & 1; k++) {
-        const int goes_on = micro >> (k + 1) & 1;
-        char *to = partial(z, unit, goes_on || k == highest ? k : k + 1);
-        ZERO_TRY(add_partial(z, unit, to, type, carry, k));
-        carry = to;
-        type = ZERO_F32;
-    }
-    return 0;
-}
-
-// After the last of n micro-batches: adds the partial sums that are left, the odd ones out, lowest first.
-static int add_rest(zero *z, int unit, int n) {
-    const int highest = plan_partial_sums(&z->config) - 1;
-    int last = -1;
-    for (int k = 0; k <= highest; k++) {
-        if (!(n >> k & 1)) continue;
-        if (last >= 0)
-            ZERO_TRY(add_partial(z, unit, partial(z, unit, k), ZERO_F32, partial(z, unit, last), k));
-        last = k;
-    }
-    if (last < 0 || last == highest) return 0;
-    return add_partial(z, unit, partial(z, unit, highest), ZERO_F32, partial(z, unit, last), -1);
-}
+// -------- the end of a micro-batch, and of a unit's gradient
 
 int grads_finish_micro(zero *z, int unit, int micro) {
-    const int n = pass_micro_batches(z);
-    device *d = &z->device;
-    if (!has_gradient(z, unit) || !z->grads.micro) return 0;
-    ZERO_TRY(add_micro(z, unit, micro));
-    if (micro < n - 1) return clear_gradient(z, unit);
-    ZERO_TRY(add_rest(z, unit, n));
-    z->grads.using_micro = -1;
-    const size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
-    return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, z->grads.micro, bytes) : 0;
+    if (!has_gradient(z, unit) || !plan_sums_in_buckets(&z->config)) return 0;
+    ZERO_TRY(accumulate_add(z, unit, micro, (float *)bucket_memory(z, unit)));
+    return micro < pass_micro_batches(z) - 1 ? clear_gradient(z, unit) : 0;
 }
-
-// -------- the end of a unit's gradient
 
 int grads_finish(zero *z, int unit) {
     if (!has_gradient(z, unit)) return 0;
@@ -356,7 +296,7 @@ int grads_begin_step(zero *z) {
     }
     for (int i = 0; i < z->layout.n_buckets; i++)
         z->grads.buckets[i].filled = z->grads.buckets[i].is_last = z->grads.buckets[i].is_earlier = 0;
-    z->grads.using_micro = -1;
+    accumulate_begin_step(z);
     for (int i = 0; i < z->grads.n_buffers; i++) z->grads.buffers[i].holder = -1;
     return 0;
 }
@@ -377,12 +317,8 @@ static int create_buffers(zero *z) {
     return 0;
 }
 
-static int create_layers(zero *z) {
-    const memory_request *own = z->plan.own;
-    if (own[PLAN_MICRO].blocks) ZERO_TRY_ALLOC(z->grads.micro = allocate(z, PLAN_MICRO));
-    if (own[PLAN_PARTIALS].blocks) ZERO_TRY_ALLOC(z->grads.partials = allocate(z, PLAN_PARTIALS));
-    z->grads.partial_elems = own[PLAN_MICRO].bytes / dtype_bytes(z->config.numbers.dtype);
-    for (int i = 0; own[PLAN_EARLIER].blocks && i < z->layout.n_units; i++)
+static int create_earlier(zero *z) {
+    for (int i = 0; z->plan.own[PLAN_EARLIER].blocks && i < z->layout.n_units; i++)
         if (z->layout.units[i].backward_uses > 1 && has_gradient(z, i))
             ZERO_TRY_ALLOC(z->grads.units[i].earlier = allocate_for_unit(z, PLAN_EARLIER, i));
     return 0;
@@ -432,9 +368,9 @@ int grads_create(zero *z) {
     ZERO_TRY_ALLOC(z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units));
     ZERO_TRY_ALLOC(z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets));
     ZERO_TRY(rank_state_create(z, ZERO_GRADIENT));
-    z->grads.using_micro = -1;
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
-    ZERO_TRY(create_layers(z));
+    ZERO_TRY(create_earlier(z));
+    ZERO_TRY(accumulate_create(z));
     if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));

@@ -42,11 +42,7 @@ struct grads {
     struct grads_bucket *buckets;  // (n_buckets)
     struct grads_buffer *buffers;  // (n_buffers)
     int n_buffers;
-    char *micro;      // accumulate_layers: a micro-batch's gradient; NULL: in the bucket (1 micro-batch)
-    float *partials;  // (n, partial_elems) accumulate_layers: sums of 1, 2, 4 .. micro-batches of a use
-    int64_t partial_elems;
-    int using_micro;  // the unit that uses them; -1: none
-    char *wire;       // one bucket's gradients as fp32; NULL: they are sent unconverted
+    char *wire;  // one bucket's gradients as fp32; NULL: they are sent unconverted
 };
 
 int grads_create(zero *z);

@@ -1,6 +1,7 @@
 // The struct behind a `zero *`.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
+#include "accumulate.h"
 #include "check.h"
 #include "comm/comm.h"
 #include "device/device.h"
@@ -39,6 +40,7 @@ struct zero {
     struct rank_states rank_states;
     struct params params;
     struct grads grads;
+    struct accumulate accumulate;
     struct norm norm;
     struct update update;
     struct step step;
