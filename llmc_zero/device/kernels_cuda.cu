@@ -73,28 +73,34 @@ template <class T> __device__ inline const T *part_of(const rank_parts &p, int r
     return (const T *)(r == p.rank ? p.own : p.others + r * p.stride);
 }
 
-enum { LEVELS = 31 };  // of a tree with as many ranks as an int can count
-__device__ inline void keep(float *to, const float *x) {
-    for (int j = 0; j < EACH; j++) to[j] = x[j];
-}
-__device__ inline void add_to(float *sum, const float *before) {
-    for (int j = 0; j < EACH; j++) sum[j] = before[j] + sum[j];
+// Sums the two parts from r on, or the last one.
+template <class T>
+__device__ inline void sum_pair(float sum[EACH], const rank_parts &parts, int r, int64_t i, int64_t left) {
+    float x[EACH];
+    load(sum, part_of<T>(parts, r) + i, left);
+    if (r + 1 == parts.ranks) return;
+    load(x, part_of<T>(parts, r + 1) + i, left);
+    for (int j = 0; j < EACH; j++) sum[j] += x[j];
 }
 
-// Sums in tree order in one pass: `sums` keeps the finished left branches, the largest first, like the digits
-// of a binary counter.
-template <class To, class T>
+// Sums in tree order in one pass over the pairs of ranks. Level l of a binary counter, in registers, has the
+// sum of 2^l pairs: LEVELS levels suffice for 2^(LEVELS + 1) ranks.
+template <int LEVELS, class To, class T>
 __global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, const float *plus) {
     int64_t i = first();
-    float sums[LEVELS][EACH], sum[EACH], x[EACH];
-    int kept = 0;
+    float level[LEVELS][EACH], sum[EACH], x[EACH];
     if (i >= n) return;
-    for (int r = 0; r < parts.ranks; r++) {
-        if (r) keep(sums[kept++], sum);
-        load(sum, part_of<T>(parts, r) + i, n - i);
-        for (int m = r; m & 1; m >>= 1) add_to(sum, sums[--kept]);
+    for (int pair = 0, last = (parts.ranks - 1) / 2; pair <= last; pair++) {
+        bool carries = true;
+        sum_pair<T>(sum, parts, 2 * pair, i, n - i);
+#pragma unroll
+        for (int l = 0; l < LEVELS; l++) {
+            bool full = pair >> l & 1, adds = full && (carries || pair == last);
+            for (int j = 0; j < EACH && adds; j++) sum[j] = level[l][j] + sum[j];
+            for (int j = 0; j < EACH && carries && !full; j++) level[l][j] = sum[j];
+            carries = carries && full;
+        }
     }
-    while (kept) add_to(sum, sums[--kept]);
     for (int j = 0; j < EACH; j++) sum[j] *= scale;
     if (plus) {
         load(x, plus + i, n - i);
@@ -282,7 +288,8 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
         using To = typename decltype(t)::t;
         return with(type_, [=](auto f) {
             using T = typename decltype(f)::t;
-            return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, plus);
+            auto kernel = parts->ranks <= 32 ? sum_ranks<4, To, T> : sum_ranks<30, To, T>;
+            return launch(s, n, kernel, (To *)to, *parts, scale, n, plus);
         });
     });
 }
