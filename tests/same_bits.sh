@@ -195,7 +195,8 @@ updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
 
-= cuda: three micro-batches by layers, block inputs on the host|1|--dtype bf16 -d 96 -e l5h2c32v257t16 --accumulate layers
+= cuda: three micro-batches by layers, block inputs on the host|1|--dtype bf16 -d 96 --accumulate layers \
+-e l5h2c32v257t16
 window -z 0 -r 0
 window -z 2 -r 2 CUDA_STAND_IN=rival
 window --cpu-checkpointing CUDA_STAND_IN=lag ZERO_POISON=1

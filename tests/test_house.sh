@@ -11,9 +11,9 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # folder, "x.h" only that header.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same_settings
-updates:  params grads norm step update check pass naive checkpoint/ get_set info
+updates:  params grads accumulate norm step update check pass naive checkpoint/ get_set info
 whole:    internal job rank_states
-owned:    params.h grads.h norm.h step.h update.h check.h pass.h rank_states.h
+owned:    params.h grads.h accumulate.h norm.h step.h update.h check.h pass.h rank_states.h
 states:   tiers/ schedule plan settings/ loss_scale
 tasks:    base/tasks layout placement
 data:     comm/
@@ -24,8 +24,8 @@ types:    zero_config.h zero_optimizer.h
 END
 
 # Owners of struct zero's members: only that file and its header may touch them.
-printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} rank_states{,} params{,} grads{,} norm{,} update{,} \
-    step{,} check{,} saving checkpoint/save
+printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} rank_states{,} params{,} grads{,} accumulate{,} norm{,} \
+    update{,} step{,} check{,} saving checkpoint/save
 
 # Where the plugin may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'

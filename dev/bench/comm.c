@@ -369,12 +369,18 @@ static void fill(const collective *k) {
     must(device_commit(&d, from, bytes_of(n), host));
 }
 
+// Returns the sum of this rank's element i over ranks [first, first + n), in tree order.
+static float tree(int first, int n, int64_t i) {
+    int left = 1;
+    if (n == 1) return number(stored(value(first, c.group.rank * part + i)));
+    while (2 * left < n) left *= 2;
+    return tree(first, left, i) + tree(first + left, n - left, i);
+}
+
 static uint32_t expected(const collective *k, int64_t i, float scale) {
-    float sum = 0;
     if (k->kind == COMM_ALL_GATHER) return stored(value((int)(i / part), i % part));
     if (k->kind == COMM_OTHER) return stored(value(0, i));
-    for (int r = 0; r < c.group.ranks; r++) sum += number(stored(value(r, c.group.rank * part + i)));
-    return stored(sum * scale);
+    return stored(tree(0, c.group.ranks, i) * scale);
 }
 
 // Runs a collective and returns the number of wrong elements on all ranks. Expects sums multiplied by scale.
