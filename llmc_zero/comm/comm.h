@@ -39,7 +39,7 @@ typedef struct {
     // The next two may only queue work on the device, so the host cannot use the result yet when they return.
     // On comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
-    // On stream COMM: shard = this rank's part of full, summed over the ranks in rank order in fp32, times
+    // On stream COMM: shard = this rank's part of full, summed over the ranks in tree order in fp32, times
     // scale, plus `plus`, rounded once.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, float scale);
@@ -137,7 +137,7 @@ typedef struct {
 } comm_round;
 // Finds the runs of the next `room` elements. Returns n_runs, 0 if no elements are left.
 int comm_next_round(comm_round *r, int64_t room);
-// Sums this rank's part of a round in rank order. Rank r's data starts at others + r * stride.
+// Sums this rank's part of a round in tree order. Rank r's data starts at others + r * stride.
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
                    zero_dtype shard_type, float scale);
 

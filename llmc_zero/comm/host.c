@@ -1,5 +1,5 @@
 // Each rank packs the data it sends into staging, all ranks exchange it, and each rank unpacks gathered data
-// or sums its part in rank order: in rounds of as many elements as fit.
+// or sums its part in tree order: in rounds of as many elements as fit.
 #include "host.h"
 #include "../base/error.h"
 #include "staging.h"
