@@ -192,11 +192,10 @@ static int has_gradient(const zero *z, int unit) { return z->layout.units[unit].
 int grads_check(const zero *z, int unit) {
     const int other = z->grads.using_micro;
     if (other >= 0 && other != unit && has_gradient(z, unit))
-        return zero_fail(
-            ZERO_ERR_MISUSE,
-            "unit %d (%s): unit %d (%s) is open for backward; with accumulate_layers a use ends, "
-            "with all its micro-batches, before backward opens another unit",
-            unit, z->layout.units[unit].name, other, z->layout.units[other].name);
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "unit %d (%s): unit %d (%s) is open for backward: with accumulate_layers all "
+                         "micro-batches pass one unit before backward opens the next; close it first",
+                         unit, z->layout.units[unit].name, other, z->layout.units[other].name);
     if (!has_gradient(z, unit) || !plan_uses_buckets(&z->config) || z->grads.units[unit].own) return 0;
     const int bucket = z->layout.units[unit].bucket, before = buffer_of(z, bucket)->holder;
     if (before == bucket || before < 0 || is_full(z, before)) return 0;

@@ -225,11 +225,10 @@ int pass_close(zero *z, int unit, pass_direction d) {
         return zero_fail(ZERO_ERR_MISUSE, "post_%s: unit %d (%s) is not open for %s", names[d], unit,
                          z->layout.units[unit].name, names[d]);
     if (d == PASS_BACKWARD && z->config.accumulate_layers && u->micro < z->pass.in_use)
-        return zero_fail(
-            ZERO_ERR_MISUSE,
-            "post_backward: unit %d (%s): zero_post_micro has ended %d of %d micro-batches; call "
-            "it after each, in this use",
-            unit, z->layout.units[unit].name, u->micro, z->pass.in_use);
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "post_backward: unit %d (%s): zero_post_micro has ended %d of %d micro-batches; "
+                         "call it after each, before zero_post_backward",
+                         unit, z->layout.units[unit].name, u->micro, z->pass.in_use);
     u->is_open = 0;
     u->done++;
     z->pass.forward_left -= d == PASS_FORWARD;

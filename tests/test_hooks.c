@@ -436,7 +436,7 @@ static void micros_of_a_use(void) {
 
 // The gradients of both units would be in the same memory.
 static void one_unit_in_backward(void) {
-    const char *open = "unit 3 (block 2): unit 4 (block 3) is open for backward; with accumulate_layers";
+    const char *open = "unit 3 (block 2): unit 4 (block 3) is open for backward: with accumulate_layers";
     WORKS(zero_begin_train(t.z, 0, 3));
     forward_all();
     WORKS(zero_pre_backward(t.z, 4));
