@@ -69,7 +69,8 @@ part() {
 }
 
 # table: reads groups: a line "= NAME|RANKS|ARGUMENTS OF ALL ROWS", then rows "BACKEND[@RANKS]
-# ARGUMENTS". A row may have several parts, separated by " > ". Each part resumes where the previous one ended.
+# ARGUMENTS". A row may have several parts, separated by " > ". Each part resumes where the previous one
+# ended.
 table() {
     local line group= np common first parts i
     while read -r line; do
