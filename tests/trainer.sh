@@ -278,6 +278,7 @@ test_memory() {
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 0 -b 1 -x 8
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 0
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 3
+4 16 -e l6h4c256v257t32 --dtype bf16 -z 3 -b 4 -d 2560 -x 2 -r 3 --accumulate layers
 2 64 -e l6h8c512v257t32 --dtype bf16 -z 3 -b 1 -x 3 --sub-group-size 65536 ${on_nvme[*]}
 END
     begin 'memory.the states on NVMe are not in memory'
@@ -324,6 +325,7 @@ test_plan() {
 2 --dtype bf16 -z 3 -s 1 ${on_nvme[*]}
 2 --dtype bf16 -r 3
 2 --dtype fp32 -z 2 -d 3072 --bucket 1e6 --messages 1 -r 2 --trace $dir/planned.json
+2 --dtype bf16 -z 3 -d 5120 --accumulate layers -r 3
 END
 
     begin 'plan.131 billion parameters on 128 ranks'
