@@ -231,6 +231,15 @@ nvme --comm host -x 1 > nccl -x 2
 host -z 2 -r 1
 nccl --cpu-checkpointing CUDA_STAND_IN=rival
 
+= cuda: any ranks, block inputs on the host|1|--dtype bf16 -d 256 --any-ranks 1 -v 0 -e l5h2c32v257t16
+window -z 0 -r 0
+window --cpu-checkpointing CUDA_STAND_IN=lag
+host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
+nccl@2 -z 1 -r 2 CUDA_STAND_IN=lazy
+nccl@4 --cpu-checkpointing CUDA_STAND_IN_ORDER=backward --overlap 0
+host@4 -z 2 -r 3 CUDA_STAND_IN=lag
+offload@4 --comm host --cpu-checkpointing -x 1 > nccl@2 -x 2
+
 = cuda: fp16, micro-batches, sums in parts|1|--dtype fp16 -d 64 CUDA_STAND_IN_SPLIT=1
 window -z 2
 window CUDA_STAND_IN=lag
