@@ -406,8 +406,8 @@ static void check_traffic(const zero_config *c, int low, int wire) {
     assert_int_equal(all->reduce_scatter[step], 3 * reduced[c->accumulate_layers][c->stage]);
     assert_int_equal(between->reduce_scatter[step], 2 * reduced[c->accumulate_layers][c->stage]);
     assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
-    assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * (UNITS + HYPER_VALUES) * sizeof(double));
-    assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * (UNITS + HYPER_VALUES) * sizeof(double));
+    assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * NORM_VALUES * sizeof(double));
+    assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * NORM_VALUES * sizeof(double));
     assert_int_equal(all->other[step], 0);
 }
 
