@@ -103,9 +103,11 @@ void *zero_grad(zero *z, int tensor, int layer) {
     if (!pass_is_open(z, unit, PASS_BACKWARD))
         return not_open(z, "zero_grad", tensor, layer, unit, "backward");
     if (z->config.accumulate_layers && pass_micro_done(z, unit) == pass_micro_batches(z)) {
-        zero_fail(ZERO_ERR_MISUSE,
-                  "zero_grad(%s, layer %d): all micro-batches of this use are complete (zero_post_micro)",
-                  z->layout.tensors[tensor].name, layer);
+        zero_fail(
+            ZERO_ERR_MISUSE,
+            "zero_grad(%s, layer %d): zero_post_micro has ended all micro-batches of this use; write the "
+            "gradient before",
+            z->layout.tensors[tensor].name, layer);
         return NULL;
     }
     return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);

@@ -195,15 +195,25 @@ int pass_may_finish_micro(zero *z, int unit, int micro) {
     const struct pass_uses *u = &z->pass.uses[unit][PASS_BACKWARD];
     const char *name = z->layout.units[unit].name;
     if (!u->is_open)
-        return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) is not open for backward", me, unit, name);
-    if (!z->config.accumulate_layers && micro != z->pass.micro)
-        return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s): micro-batch %d, but %d is in progress", me, unit,
-                         name, micro, z->pass.micro);
-    if (z->config.accumulate_layers && (micro != u->micro || micro >= z->pass.in_use))
         return zero_fail(ZERO_ERR_MISUSE,
-                         "%s: unit %d (%s): micro-batch %d after %d of %d; each use passes them in order", me,
-                         unit, name, micro, u->micro, z->pass.in_use);
-    return 0;
+                         "%s: unit %d (%s) is not open for backward: call it between zero_pre_backward and "
+                         "zero_post_backward",
+                         me, unit, name);
+    if (!z->config.accumulate_layers) {
+        if (micro == z->pass.micro) return 0;
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "%s: unit %d (%s): micro-batch %d, but zero_begin_train began %d: pass that number",
+                         me, unit, name, micro, z->pass.micro);
+    }
+    if (u->micro == z->pass.in_use)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "%s: unit %d (%s): all %d micro-batches of this use are complete; "
+                         "zero_post_backward comes next",
+                         me, unit, name, z->pass.in_use);
+    if (micro == u->micro) return 0;
+    return zero_fail(ZERO_ERR_MISUSE,
+                     "%s: unit %d (%s): micro-batch %d, but %d is next: each use passes 0 to %d in order", me,
+                     unit, name, micro, u->micro, z->pass.in_use - 1);
 }
 
 void pass_finish_micro(zero *z, int unit) { z->pass.uses[unit][PASS_BACKWARD].micro++; }
@@ -216,7 +226,8 @@ int pass_close(zero *z, int unit, pass_direction d) {
                          z->layout.units[unit].name, names[d]);
     if (d == PASS_BACKWARD && z->config.accumulate_layers && u->micro < z->pass.in_use)
         return zero_fail(ZERO_ERR_MISUSE,
-                         "post_backward: unit %d (%s): zero_post_micro was called for %d of %d micro-batches",
+                         "post_backward: unit %d (%s): zero_post_micro has ended %d of %d micro-batches; "
+                         "call it after each, before zero_post_backward",
                          unit, z->layout.units[unit].name, u->micro, z->pass.in_use);
     u->is_open = 0;
     u->done++;

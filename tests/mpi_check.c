@@ -9,6 +9,7 @@ enum { WTE, LNW, W, B, PROJ, LNFW };  // indices in toy_tensors
 enum { LAYER = 1, UNIT = 1 + LAYER };
 
 static toy t;
+static int by_layers;  // 1: config.accumulate_layers, with one micro-batch
 static char host[64];
 
 static zero_config config_of(int stage, int micro_batches, int overlap, int steps) {
@@ -16,6 +17,7 @@ static zero_config config_of(int stage, int micro_batches, int overlap, int step
     c.stage = stage;
     c.micro_batches = micro_batches;
     c.overlap = overlap;
+    c.accumulate_layers = by_layers;
     c.debug.check_steps = steps;
     return c;
 }
@@ -65,6 +67,7 @@ static int use_wrongly(const mistake *m) {
     MUST(pre(t.z, UNIT));
     float *at = m->what == GRADIENT ? zero_grad(t.z, W, LAYER) : (float *)zero_param(t.z, W, LAYER);
     if (m->what == PARAMETER) at[5002] += 1;
+    if (m->backward && by_layers) MUST(zero_post_micro(t.z, UNIT, 0));
     const int rc = post(t.z, UNIT);
     if (m->what == PARAMETER) return rc;
     CHECK(!rc);
@@ -97,8 +100,8 @@ static void check_passes(int stage, int micro_batches, int overlap) {
         if (m->in_memory && stage == 3) continue;
         for (int on = 0; on < 2; on++) {
             const zero_config c = config_of(stage, micro_batches, overlap, on);
-            CHECK_SETTING("%s, stage %d, %d micro-batches, overlap %d, checks %d", m->name, stage,
-                          micro_batches, overlap, on);
+            CHECK_SETTING("%s, stage %d, %d micro-batches, by layers %d, overlap %d, checks %d", m->name,
+                          stage, micro_batches, by_layers, overlap, on);
             const int rc = make(m, &c);
             if (on)
                 fails(rc, ZERO_ERR_MISUSE, checks.rank, m->message);
@@ -119,6 +122,7 @@ static void check_last_gradient(int stage) {
     for (int u = TOY_UNITS - 1; u > 0; u--) MUST(toy_backward(&t, u, 0));
     MUST(zero_pre_backward(t.z, 0));
     float *g = zero_grad(t.z, LNFW, 0);
+    if (by_layers) MUST(zero_post_micro(t.z, 0, 0));
     MUST(zero_post_backward(t.z, 0));
     g[49] += 1;
     fails(zero_finish_gradients(t.z, NULL), ZERO_ERR_MISUSE, checks.rank,
@@ -276,6 +280,10 @@ static void check_all(const char *asked) {
     for (int stage = 0; stage <= 3; stage++) {
         for (int i = 0; i < 4; i++) check_passes(stage, 1 + i / 2, i % 2);
         check_last_gradient(stage);
+        by_layers = 1;
+        check_passes(stage, 1, stage % 2);
+        check_last_gradient(stage);
+        by_layers = 0;
         check_values(stage);
         check_loaded(stage);
         check_batches(stage);

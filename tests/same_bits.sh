@@ -54,9 +54,10 @@ lists() {
         [[ ! $option =~ ^(-w|--($own))$ ]] || screen "$1" "^config .* \(option $option\)"
     done
 }
-# part BACKEND NP ARGUMENT...: trains in the folder "run"
+# part BACKEND[@RANKS] NP ARGUMENT...: trains in the folder "run", on RANKS or else NP ranks
 part() {
-    local backend=$1 np=$2
+    local backend=${1%@*} np=$2
+    [ "$backend" = "$1" ] || np=${1#*@}
     shift 2
     set -- ${selects[$backend]//NP/$np} "$@"
     case $backend in
@@ -67,8 +68,9 @@ part() {
     lists run "$@"
 }
 
-# table: reads groups: a line "= NAME|RANKS|ARGUMENTS OF ALL ROWS", then rows "BACKEND ARGUMENTS". A row may
-# have several parts, separated by " > ". Each part resumes where the previous one ended.
+# table: reads groups: a line "= NAME|RANKS|ARGUMENTS OF ALL ROWS", then rows "BACKEND[@RANKS]
+# ARGUMENTS". A row may have several parts, separated by " > ". Each part resumes where the previous one
+# ended.
 table() {
     local line group= np common first parts i
     while read -r line; do
@@ -131,6 +133,36 @@ window --overlap 1 --bucket 1 -r 3
 updates --offload-ratio 0.5 --sub-group-size 2048
 nvme --offload-gradients nvme --overlap 1 --sub-group-size 2048
 messages -z 2 -x 1 > nvme -x 3
+
+= micro-batches by layers, three ranks and micro-batches|3|--dtype bf16 -d 576 --accumulate layers
+window -z 0 -r 0
+messages ZERO_POISON=1 -z 1 -r 3 --overlap 1
+window -z 2 -r 2 --bucket 1 --comm-type fp32
+nvme ZERO_POISON=1 --offload-gradients nvme --overlap 1
+window -z 3 -r 1 -x 1 > updates -z 2 -x 3
+
+= any ranks, fp32|1|--dtype fp32 -d 512 --any-ranks 1
+window -z 0
+nvme -r 0
+window@2 ZERO_POISON=1 -z 0 --overlap 1
+messages@2 -z 1 -r 0
+window@2 -z 2 -r 3 --bucket 1e9
+nvme@2 --overlap 1 -v 1 -m 1
+messages@4 -z 0 -r 3
+window@4 -z 1 --overlap 1
+offload@4 ZERO_POISON=1 -r 0
+window@8 --prefetch 0
+window@2 -z 2 -x 1 > nvme@4 -x 2 > window -z 0 -x 3
+
+= any ranks, bf16|1|--dtype bf16 -d 512 --any-ranks 1 --clip 0.5
+window -z 0 -r 3
+window@2 -z 1 -r 0
+messages@2 ZERO_POISON=1 -z 3 -r 3 --overlap 1
+window@4 -z 0
+window@4 -z 2 -r 0 --comm-type fp32
+nvme@4 --offload-gradients nvme -r 3
+messages@8 -z 1
+nvme@4 -x 1 > window -z 1 -x 2 > offload@2 -x 3
 
 = an update during backward|2|--dtype bf16 -d 256 --clip 0
 window -z 2
@@ -210,6 +242,15 @@ nvme --comm host --offload-gradients nvme CUDA_STAND_IN=lag
 = cuda: micro-batches, block inputs on the host|2|--dtype bf16 -d 192 -e l5h2c32v257t16
 host -z 2 -r 1
 nccl --cpu-checkpointing CUDA_STAND_IN=rival
+
+= cuda: any ranks, block inputs on the host|1|--dtype bf16 -d 256 --any-ranks 1 -v 0 -e l5h2c32v257t16
+window -z 0 -r 0
+window --cpu-checkpointing CUDA_STAND_IN=lag
+host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
+nccl@2 -z 1 -r 2 CUDA_STAND_IN=lazy
+nccl@4 --cpu-checkpointing CUDA_STAND_IN_ORDER=backward --overlap 0
+host@4 -z 2 -r 3 CUDA_STAND_IN=lag
+offload@4 --comm host --cpu-checkpointing -x 1 > nccl@2 -x 2
 
 = cuda: fp16, micro-batches, sums in parts|1|--dtype fp16 -d 64 CUDA_STAND_IN_SPLIT=1
 window -z 2

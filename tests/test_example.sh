@@ -67,6 +67,29 @@ same 2 ZERO_CONFIG=two.json 0 1
 same 2 ZERO_CONFIG=two.json 3
 same_losses "$dir/losses"
 end
+# 8 micro-batches of the same rows on 1, 2 and 4 ranks; 12 on 3 ranks
+begin 'example.by layers, the same bits at every stage and on any number of ranks'
+first=
+while read -r np micro stages; do
+    echo "{ \"gradient_accumulation_steps\": $micro }" >"$dir/$micro.json"
+    [ "$np" != 3 ] || first=
+    for stage in $stages; do
+        runs "$np" ZERO_STAGE=$stage ZERO_POISON=$((stage % 2)) ZERO_CHECK=$((stage / 2)) \
+            ZERO_CONFIG=$micro.json layers
+        first=${first:-$(value params_hash)}
+        is "params_hash on $np ranks, stage $stage" "$(value params_hash)" "${first:-none}"
+        same_losses "$dir/losses"
+    done
+    [ "$np" != 2 ] || runs 2 ZERO_STAGE=1 ZERO_CONFIG=$micro.json save layers
+    [ "$np" != 4 ] || runs 4 ZERO_STAGE=3 ZERO_CONFIG=$micro.json resume layers
+    [ "$np" != 4 ] || is 'params_hash after a resume' "$(value params_hash)" "${first:-none}"
+done <<'END'
+1 8 0
+2 4 0 1 2 3
+4 2 0 3
+3 4 0 3
+END
+end
 for optimizer in sgd lion; do
     begin "example.same bits at every stage with $optimizer"
     first=

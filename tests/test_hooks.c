@@ -353,12 +353,24 @@ static void not_finite(void) {
     WORKS(zero_discard(t.z));
 }
 
+// Without accumulate_layers the number must be that of the pass.
+static void numbers_of_passes(void) {
+    WORKS(zero_begin_train(t.z, 0, 2));
+    forward_all();
+    WORKS(zero_pre_backward(t.z, 4));
+    MISUSE(zero_post_micro(t.z, 4, 1), "micro-batch 1, but zero_begin_train began 0: pass that number");
+    WORKS(zero_post_micro(t.z, 4, 0));
+    WORKS(zero_post_backward(t.z, 4));
+    MISUSE(zero_post_micro(t.z, 4, 0), "zero_post_micro: unit 4 (block 3) is not open for backward");
+}
+
 // Tests each rule at every stage, with and without overlap. The plugin must be able to train afterwards.
 static void (*const rules[])(void) = {
-    before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
-    begin_rules,  finished_step,
+    before_begin, param_outside,     grad_outside,  evaluation,      order_of_hooks,
+    unit_range,   begin_rules,       finished_step,
 
-    step_rules,   values_range,  inside_step,  promised_update, discard_changes_nothing, not_finite,
+    step_rules,   values_range,      inside_step,   promised_update, discard_changes_nothing,
+    not_finite,   numbers_of_passes,
 };
 static void test_rules(void **state) {
     for (size_t i = 0; i < ROWS(rules); i++)
@@ -372,6 +384,92 @@ static void test_rules(void **state) {
                 WORKS(toy_passes(&t, 2));
                 WORKS(zero_step(t.z, &hyper, NULL));
             }
+}
+
+// -------- accumulation by layers: all micro-batches of a step pass a unit while it is open
+
+static void end_micros(int unit, int from, int to) {
+    for (int m = from; m < to; m++) WORKS(zero_post_micro(t.z, unit, m));
+}
+static void backward_of_micros(int unit, int n) {
+    WORKS(zero_pre_backward(t.z, unit));
+    end_micros(unit, 0, n);
+    WORKS(zero_post_backward(t.z, unit));
+}
+
+static void micros_of_a_step(void) {
+    MISUSE(zero_post_micro(t.z, 1, 0), "unit 1 (block 0): zero_begin_train or");
+    MISUSE(zero_begin_train(t.z, 0, 4), "micro-batch 0 of 4; the configuration allows 3");
+    WORKS(zero_begin_train(t.z, 0, 3));
+    forward_all();
+    backward_of_micros(0, 3);
+    for (int u = TOY_UNITS - 1; u >= 1; u--) backward_of_micros(u, 3);
+    MISUSE(zero_begin_train(t.z, 1, 3), "accumulate_layers one call, for micro-batch 0, begins them all");
+    MISUSE(zero_finish_gradients(t.z, NULL), "unit 0 (emb) has finished 1 of its 2 backward uses");
+    backward_of_micros(0, 3);
+    MISUSE(zero_begin_train(t.z, 1, 3), "accumulate_layers one call, for micro-batch 0, begins them all");
+    MISUSE(zero_begin_train(t.z, 0, 3), "would discard the gradients of a complete step");
+}
+
+static void micros_of_a_use(void) {
+    WORKS(zero_begin_train(t.z, 0, 3));
+    forward_all();
+    MISUSE(zero_post_micro(t.z, 4, 0), "zero_post_micro: unit 4 (block 3) is not open for backward: call it");
+    WORKS(zero_pre_backward(t.z, 4));
+    MISUSE(zero_post_micro(t.z, 4, 1),
+           "unit 4 (block 3): micro-batch 1, but 0 is next: each use passes 0 to");
+    MISUSE(zero_post_micro(t.z, 4, -1), "micro-batch -1, but 0 is next");
+    MISUSE(zero_post_backward(t.z, 4), "unit 4 (block 3): zero_post_micro has ended 0 of 3 micro-batches");
+    end_micros(4, 0, 1);
+    MISUSE(zero_post_micro(t.z, 4, 0), "micro-batch 0, but 1 is next");
+    end_micros(4, 1, 2);
+    assert_non_null(zero_grad(t.z, W, 3));
+    MISUSE(zero_post_backward(t.z, 4), "zero_post_micro has ended 2 of 3 micro-batches; call it after each");
+    end_micros(4, 2, 3);
+    MISUSE(zero_post_micro(t.z, 4, 3), "all 3 micro-batches of this use are complete; zero_post_backward");
+    NO_POINTER(zero_grad(t.z, W, 3), "zero_grad(w, layer 3): zero_post_micro has ended all micro-batches");
+    assert_non_null(zero_param(t.z, W, 3));
+    WORKS(zero_post_backward(t.z, 4));
+    MISUSE(zero_post_micro(t.z, 4, 0), "unit 4 (block 3) is not open for backward");
+    MISUSE(zero_post_micro(t.z, TOY_UNITS, 0), "unit 5:");
+}
+
+// The gradients of both units would be in the same memory.
+static void one_unit_in_backward(void) {
+    const char *open = "unit 3 (block 2): unit 4 (block 3) is open for backward: with accumulate_layers";
+    WORKS(zero_begin_train(t.z, 0, 3));
+    forward_all();
+    WORKS(zero_pre_backward(t.z, 4));
+    MISUSE(zero_pre_backward(t.z, 3), open);
+    end_micros(4, 0, 2);
+    MISUSE(zero_pre_backward(t.z, 3), open);
+    MISUSE(zero_begin_train(t.z, 0, 3), "unit 4 (block 3) is still open");
+    end_micros(4, 2, 3);
+    WORKS(zero_post_backward(t.z, 4));
+    backward_of_micros(3, 3);
+}
+
+// Tests each rule at every stage, with and without overlap. Afterwards the plugin must be able to train.
+static void (*const layer_rules[])(void) = { micros_of_a_step, micros_of_a_use, one_unit_in_backward };
+static void test_layer_rules(void **state) {
+    for (size_t i = 0; i < 2 * ROWS(layer_rules); i++)
+        for (int stage = 0; stage <= 3; stage++) {
+            const zero_hyper hyper = toy_hyper(1);
+            zero_config c = config_of(stage);
+            c.accumulate_layers = 1;
+            c.micro_batches = 3;
+            c.overlap = i % 2;
+            make(&c);
+            layer_rules[i / 2]();
+            if (i < 2) WORKS(zero_finish_gradients(t.z, NULL));
+            if (i < 2) WORKS(zero_update(t.z, &hyper));
+            WORKS(zero_begin_train(t.z, 0, 2));
+            forward_all();
+            backward_of_micros(0, 2);
+            for (int u = TOY_UNITS - 1; u >= 1; u--) backward_of_micros(u, 2);
+            backward_of_micros(0, 2);
+            WORKS(zero_step(t.z, &hyper, NULL));
+        }
 }
 
 static int all_nan(const float *p, int64_t n) {
@@ -559,6 +657,7 @@ static void test_config_refused(void **state) {
     BAD(good, c.size = sizeof c - 8, "zero_config.size");
     BAD(good, c.debug.naive = 1, "naive");
     BAD(good, (c.stage = 0, c.debug.naive = c.inference = 1), "inference");
+    BAD(good, (c.stage = 0, c.debug.naive = c.accumulate_layers = 1), "use accumulate_layers 0");
     BAD(good, c.numbers.no_master = 1, "numbers.no_master: only bf16");
     BAD(good, c.update_states = 1, "update_states: AdamW has 2 states");
     BAD(good, (c.update_with = no_update, c.update_states = 0, o->optimizer = ZERO_HOST),
@@ -944,6 +1043,7 @@ static void test_trace_file(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_rules),
+        TEST(test_layer_rules),
         TEST(test_frozen),
         TEST(test_inference),
         TEST(test_no_promise_with_fp16),

@@ -270,6 +270,37 @@ static void test_lines_with_sums(void **state) {
     check_lines(&p, want);
 }
 
+// By layers the state is that of one micro-batch at every stage. A is the number of micro-batches; ceil(log2
+// A) sums of the largest unit, 5120 elements, exist at once, of which one is in a bucket.
+static void test_lines_by_layers(void **state) {
+    static const struct {
+        int A, sums;
+    } rows[] = { { 1, 0 }, { 2, 1 }, { 3, 2 }, { 4, 2 }, { 5, 3 }, { 8, 3 }, { 9, 4 } };
+    for (size_t i = 0; i < 4 * ROWS(rows); i++) {
+        const int stage = (int)i % 4, A = rows[i / 4].A, sums = rows[i / 4].sums;
+        zero_config c = config_of(stage, ZERO_BF16, A);
+        c.accumulate_layers = 1;
+        const zero_plan p = plan_of(&c, 2, 2);
+        const size_t bucket = A > 1 ? 5 * PAGE : 3 * PAGE;
+        const line want[] = {
+            { "shared window", W, D, WINDOW, 0, 1 },
+            { "values in and out", W, D, VALUES, 0, 0 },
+            { "parameters", S, D, stage == 3 ? 16384 : 32768, stage ? G : 0, 0 },
+            { "slots (units used twice)", W, D, stage == 3 ? PAGE : 0, G, 0 },
+            { "slots", W, D, stage == 3 ? 2 * 3 * PAGE : 0, G, 0 },
+            { "gradients", S, D, stage >= 2 ? 16384 : 32768, stage ? 0 : G, 0 },
+            { "buckets", W, D, 2 * bucket, R, 0 },
+            { "buckets (units used twice)", W, D, PAGE, R, 0 },
+            { "gradients of a micro-batch", W, D, A > 1 ? 3 * PAGE : 0, 0, 0 },
+            { "sums over micro-batches", W, D, sums > 1 ? (sums - 1) * 5 * PAGE : 0, 0, 0 },
+            { "gradients of earlier uses", W, D, PAGE, 0, 0 },
+            OPTIMIZER(stage ? 32768 : 65536),
+            { NULL, 0, 0, 0, 0, 0 },
+        };
+        check_lines(&p, want);
+    }
+}
+
 // Planning for CUDA needs no device.
 static void test_cuda_lines(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 1);
@@ -325,12 +356,15 @@ static void test_find_line(void **state) {
 static void test_formulas(void **state) {
     static const struct {
         zero_dtype dtype;
-        int no_master, micro_batches, whole[4], sharded[4];
+        int no_master, micro_batches, whole[4], sharded[4], by_layers;
     } rows[] = {
         { ZERO_BF16, 0, 1, { 16, 4, 2, 0 }, { 0, 12, 14, 16 } },
         { ZERO_BF16, 0, 2, { 18, 6, 2, 0 }, { 0, 12, 16, 18 } },
         { ZERO_BF16, 1, 1, { 12, 4, 2, 0 }, { 0, 8, 10, 12 } },
         { ZERO_BF16, 1, 2, { 14, 6, 2, 0 }, { 0, 8, 12, 14 } },
+        { ZERO_BF16, 0, 4, { 16, 4, 2, 0 }, { 0, 12, 14, 16 }, 1 },
+        { ZERO_BF16, 1, 4, { 12, 4, 2, 0 }, { 0, 8, 10, 12 }, 1 },
+        { ZERO_F32, 0, 4, { 16, 8, 4, 0 }, { 0, 8, 12, 16 }, 1 },
         { ZERO_F32, 0, 1, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
         { ZERO_F32, 0, 2, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
     };
@@ -338,6 +372,7 @@ static void test_formulas(void **state) {
         for (int ranks = 1; ranks <= 3; ranks++) {
             zero_config c = config_of(0, rows[i].dtype, rows[i].micro_batches);
             c.numbers.no_master = rows[i].no_master;
+            c.accumulate_layers = rows[i].by_layers;
             const zero_plan p = plan_of(&c, ranks, ranks);
             for (int stage = 0; stage <= 3; stage++) {
                 const zero_formula *f = &p.formulas[stage];
@@ -356,17 +391,20 @@ static void check_traffic(const zero_config *c, int low, int wire) {
     enum { SHARD = PADDED / 4, BLOCK = 1280, EMBEDDING = 256 };
     const zero_purpose step = ZERO_FOR_STEP;
     const zero_plan p = plan_of(c, 4, 2);
-    const int A = c->micro_batches, sum = A > 1 ? 4 : low, sum_wire = A > 1 ? 4 : wire;
+    const int A = c->accumulate_layers ? 1 : c->micro_batches, sum = A > 1 ? 4 : low,
+              sum_wire = c->micro_batches > 1 ? 4 : wire;
     // Stage 3 gathers the embedding once. The first and the last block stay gathered between their uses.
     const int64_t whole = EMBEDDING + 2 * A * (SHARD - EMBEDDING) - (2 * A - 1) * BLOCK;
     const int64_t gathered[] = { SHARD * sum, SHARD * low, SHARD * low, whole * low };
-    const int64_t reduced[] = { SHARD * sum_wire, SHARD * sum_wire, SHARD * wire * A, SHARD * wire * A };
+    // By layers the embedding is reduced after both of its uses.
+    const int64_t once = (SHARD + EMBEDDING) * sum_wire, in_step = SHARD * sum_wire, each = SHARD * wire * A;
+    const int64_t reduced[2][4] = { { in_step, in_step, each, each }, { once, once, once, once } };
     const int64_t eval = c->stage == 3 ? SHARD * low : 0;
     const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
     assert_int_equal(all->all_gather[step], 3 * gathered[c->stage]);
     assert_int_equal(between->all_gather[step], 2 * gathered[c->stage]);
-    assert_int_equal(all->reduce_scatter[step], 3 * reduced[c->stage]);
-    assert_int_equal(between->reduce_scatter[step], 2 * reduced[c->stage]);
+    assert_int_equal(all->reduce_scatter[step], 3 * reduced[c->accumulate_layers][c->stage]);
+    assert_int_equal(between->reduce_scatter[step], 2 * reduced[c->accumulate_layers][c->stage]);
     assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
     assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * NORM_VALUES * sizeof(double));
     assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * NORM_VALUES * sizeof(double));
@@ -375,9 +413,11 @@ static void check_traffic(const zero_config *c, int low, int wire) {
 
 static void test_traffic(void **state) {
     for (int stage = 0; stage <= 3; stage++)
-        for (int A = 1; A <= 3; A += 2)
+        for (int i = 0; i < 8; i++)
             for (int wire = 0; wire < 2; wire++) {
-                zero_config c = config_of(stage, ZERO_BF16, A);
+                static const int micro_batches[] = { 1, 2, 3, 16 };
+                zero_config c = config_of(stage, ZERO_BF16, micro_batches[i / 2]);
+                c.accumulate_layers = i % 2;
                 c.comm.reduce_fp32 = wire;
                 check_traffic(&c, 2, wire ? 4 : 2);
                 c.numbers.dtype = ZERO_F32;
@@ -479,6 +519,9 @@ static void test_largest(void **state) {
         WORKS(zero_make_plan(&p, &c, tensors, 2, units, UNITS, 4, 4));
         assert_int_equal(p.traffic.reduce_scatter[ZERO_FOR_STEP],
                          3LL * (PADDED / 4) * (c.stage < 2 ? 4 : 2LL * INT_MAX));
+        c.accumulate_layers = 1;
+        WORKS(zero_make_plan(&p, &c, tensors, 2, units, UNITS, 4, 4));
+        assert_int_equal(p.traffic.reduce_scatter[ZERO_FOR_STEP], 3LL * (PADDED / 4 + 256) * 4);
         REFUSED(zero_make_plan(&p, &c, &largest, 1, &unit, 1, 4, 4), ZERO_ERR_ARGUMENT,
                 "micro_batches 2147483647");
     }
@@ -510,12 +553,13 @@ int main(void) {
     const struct CMUnitTest plan_tests[] = {
         cmocka_unit_test(test_lines),           cmocka_unit_test(test_other_lines),
         cmocka_unit_test(test_lines_with_sums), cmocka_unit_test(test_cuda_lines),
-        cmocka_unit_test(test_line_per_tier),   cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_traffic),         cmocka_unit_test(test_large),
-        cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_largest),         cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_find_line),       cmocka_unit_test(test_update_states),
-        cmocka_unit_test(test_frozen),          cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_lines_by_layers), cmocka_unit_test(test_line_per_tier),
+        cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
+        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_frozen_in_files),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

@@ -64,6 +64,7 @@ typedef struct {
     zero_dtype dtype;
     zero_unit units[TOY_UNITS];
     int rank, ranks, micro;
+    int by_layers;     // config.accumulate_layers, with one micro-batch
     double compute_s;  // how long each use of a block sleeps, to imitate computation
     float activation;
     const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: CPU
@@ -150,6 +151,7 @@ static inline int toy_backward(toy *t, int unit, int use) {
         if ((reads && !p) || !g) return ZERO_ERR_MISUSE;
         TOY_TRY(toy_gradient(t, k, layer, use, p, g));
     }
+    if (t->by_layers) TOY_TRY(zero_post_micro(t->z, unit, 0));
     return zero_post_backward(t->z, unit);
 }
 
@@ -205,7 +207,7 @@ static inline int toy_set_initial(toy *t) {
 
 // All states remain 0. units: NULL for toy_units.
 static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
-    *t = (toy){ .dtype = config->numbers.dtype };
+    *t = (toy){ .dtype = config->numbers.dtype, .by_layers = config->accumulate_layers };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
     TOY_TRY(zero_create(&t->z, config, toy_tensors, TOY_TENSORS, t->units, TOY_UNITS));
     t->rank = zero_rank(t->z);

@@ -278,6 +278,7 @@ test_memory() {
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 0 -b 1 -x 8
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 0
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 3
+4 16 -e l6h4c256v257t32 --dtype bf16 -z 3 -b 4 -d 2560 -x 2 -r 3 --accumulate layers
 2 64 -e l6h8c512v257t32 --dtype bf16 -z 3 -b 1 -x 3 --sub-group-size 65536 ${on_nvme[*]}
 END
     begin 'memory.the states on NVMe are not in memory'
@@ -324,6 +325,7 @@ test_plan() {
 2 --dtype bf16 -z 3 -s 1 ${on_nvme[*]}
 2 --dtype bf16 -r 3
 2 --dtype fp32 -z 2 -d 3072 --bucket 1e6 --messages 1 -r 2 --trace $dir/planned.json
+2 --dtype bf16 -z 3 -d 5120 --accumulate layers -r 3
 END
 
     begin 'plan.131 billion parameters on 128 ranks'
@@ -523,6 +525,10 @@ bad.fractional range|1|--beta1: 1 is out of range, 0 to 0.999999$|--beta1 1
 bad.row longer than the model|1|-t 33: .* is 32 tokens; use -t 32 or less, or .* -e l2h2c32v257t33$|-t 33
 bad.batch that does not divide|2|-d 300: .*multiple.* = 128; use -d 256 or -d 384$|-d 300
 bad.batch below the smallest|2|-d 64: .*; use -b 1, or -d 128$|-d 64
+bad.any ranks, batch by batch|1|--any-ranks 1: .*layers, not batches$|--any-ranks 1 --accumulate batches
+bad.any ranks, 3 ranks|3|--any-ranks 1: 3 ranks; .*: start 2 or 4$|--any-ranks 1
+bad.any ranks, 3 micro-batches|2|--any-ranks 1: 3 .*: use -d 256 or -d 512$|--any-ranks 1 -d 384
+bad.naive by layers|1|naive path sums after backward.*--naive, --accumulate|--naive 1 -z 0 --accumulate layers
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000
 bad.naive above stage 0|1|option --naive 1: needs -z 0$|--naive 1 -z 3

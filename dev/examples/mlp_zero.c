@@ -3,13 +3,14 @@
 // explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON, ZERO_CHECK.
 //
-//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume] [sgd | lion]
+//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume] [sgd | lion] [layers]
 //         save: saves the state to the folder mlp_zero.saved after half of the steps
 //         resume: continues from that state
 //         sgd, lion: instead of AdamW, SGD with momentum, or Lion (optimizers.h)
+//         layers: all micro-batches of a step pass a layer while it is open (docs/porting.md)
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
-// n: rows of a micro-batch
+// n: rows of a pass, which is a micro-batch, or with `layers` all of a step
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ static const zero_unit units[UNITS] = {
 
 static zero *z;             // the plugin; NULL before zero_create
 static int n, side[BATCH];  // side: the row's spiral, -1 or 1
+static int first, at_once;  // the pass has micro-batches first to first + at_once - 1 of the step
 static float *x, *logits, *dlogits;
 static float *act[L + 1], *dact[2];  // act[l], dact[l % 2] (n, H): the input of layer l, and its gradient
 
@@ -96,25 +98,29 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
                            int n_in, int n_out) {
     check(zero_pre_backward(z, unit));
     const float *w = din ? param(weight, l) : NULL;
-    float *dw = grad(weight, l), *db = grad(weight + 1, l);
-    for (int r = 0; r < n; r++, in += n_in, dout += n_out) {
-        for (int o = 0; o < n_out; o++) db[o] += dout[o];
-        for (int i = 0; i < n_in; i++)
-            for (int o = 0; o < n_out; o++) dw[i * n_out + o] += in[i] * dout[o];
-        for (int i = 0; din && i < n_in; i++, din++) {
-            *din = 0;
-            for (int o = 0; o < n_out; o++) *din += dout[o] * w[i * n_out + o] * (1 - in[i] * in[i]);
+    for (int m = 0; m < at_once; m++) {
+        float *dw = grad(weight, l), *db = grad(weight + 1, l);
+        for (int r = 0; r < n / at_once; r++, in += n_in, dout += n_out) {
+            for (int o = 0; o < n_out; o++) db[o] += dout[o];
+            for (int i = 0; i < n_in; i++)
+                for (int o = 0; o < n_out; o++) dw[i * n_out + o] += in[i] * dout[o];
+            for (int i = 0; din && i < n_in; i++, din++) {
+                *din = 0;
+                for (int o = 0; o < n_out; o++) *din += dout[o] * w[i * n_out + o] * (1 - in[i] * in[i]);
+            }
         }
+        check(zero_post_micro(z, unit, first + m));
     }
     check(zero_post_backward(z, unit));
 }
 
-// Runs micro-batch `micro` of `of`, or an evaluation if `of` is 0. Adds the sum of its losses and the number
-// of correctly classified rows to sums.
-static void run_pass(int pass, int micro, int of, double sums[2]) {
+// Runs pass `turn` of the `of` passes of a step, or an evaluation if `of` is 0. Adds the sum of its losses
+// and the number of correctly classified rows to sums.
+static void run_pass(int pass, int turn, int of, double sums[2]) {
+    first = turn * at_once;
     load_rows(pass);
     if (of) check(zero_check_batch(z, x, 2 * n * sizeof *x));
-    check(of ? zero_begin_train(z, micro, of) : zero_begin_eval(z));
+    check(of ? zero_begin_train(z, first, of * at_once) : zero_begin_eval(z));
     layer_forward(INPUT, INW, 0, act[0], x, 2, H);
     for (int l = 0; l < L; l++) layer_forward(HIDDEN + l, HIDW, l, act[l + 1], act[l], H, H);
     layer_forward(OUTPUT, OUTW, 0, logits, act[L], H, 1);
@@ -122,8 +128,9 @@ static void run_pass(int pass, int micro, int of, double sums[2]) {
         double margin = side[i] * logits[i];
         sums[0] += log1p(exp(-margin));
         sums[1] += margin > 0;
-        // the gradient of the mean over this rank's rows of the step
-        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) / (n * of));
+        // The gradient of the mean over this rank's rows of the step. With `layers` the plugin divides by the
+        // number of micro-batches.
+        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) / (n / at_once * of));
     }
     if (!of) return;
     layer_backward(OUTPUT, OUTW, 0, dact[L % 2], dlogits, act[L], H, 1);
@@ -169,13 +176,19 @@ int main(int argc, char **argv) {
         config.update_name = is_lion ? "Lion" : "SGD with momentum";
         lr = is_lion ? 0.001f : 0.1f;
     }
-    if (argc > used) fail("usage: mlp_zero [save | resume] [sgd | lion]");
+    if (argc > used && !strcmp(argv[used], "layers")) {
+        config.accumulate_layers = 1;
+        used++;
+    }
+    if (argc > used) fail("usage: mlp_zero [save | resume] [sgd | lion] [layers]");
     if (config.numbers.dtype != ZERO_F32)
         fail("this trainer computes in fp32: remove bf16 from the ZERO_CONFIG file");
     check(zero_create(&z, &config, tensors, TENSORS, units, UNITS));
     int prints = zero_rank(z) == 0, A = config.micro_batches;
-    n = BATCH / (zero_ranks(z) * A);
-    if (n * zero_ranks(z) * A != BATCH)
+    at_once = config.accumulate_layers ? A : 1;
+    const int passes = A / at_once;
+    n = BATCH / (zero_ranks(z) * A) * at_once;
+    if (n * zero_ranks(z) * passes != BATCH)
         fail("BATCH, the rows of a step, must be a multiple of the ranks times the micro-batches");
     x = activation(2), logits = activation(1), dlogits = activation(1), dact[0] = activation(H),
     dact[1] = activation(H);
@@ -190,15 +203,15 @@ int main(int argc, char **argv) {
         double sums[2] = { 0, 0 };
         zero_step_result result;
         zero_hyper hyper = { lr * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
-        for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
+        for (int p = 0; p < passes; p++) run_pass(step * passes + p, p, passes, sums);
         check(zero_step(z, &hyper, &result));
         if (prints && result.note) fprintf(stderr, "mlp_zero: note: %s\n", result.note);
         check(zero_sum(z, sums, 2));
         if (prints && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);
     }
-    for (int i = 0; i < NEW / BATCH * A; i++)
-        run_pass(STEPS * A + i, 0, 0, seen);  // rows that were not used in training
+    for (int i = 0; i < NEW / BATCH * passes; i++)
+        run_pass(STEPS * passes + i, 0, 0, seen);  // rows that were not used in training
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     zero_plan_info(z, &plan);

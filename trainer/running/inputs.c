@@ -251,14 +251,14 @@ static int power_below(int n) {
 
 // The ranks' sums are subtrees of the same tree over all micro-batches only if there are powers of two of
 // both.
-static void check_any_ranks(int micro_batches) {
-    const int ranks = run.ranks, less = power_below(ranks), few = power_below(micro_batches);
+static void check_any_ranks(int micro_batches, long long tokens_at_once) {
+    const int ranks = run.ranks, less = power_below(ranks);
+    const long long few = power_below(micro_batches) * tokens_at_once;
     if (!is_power_of_two(ranks))
         die("option --any-ranks 1: %d ranks; it needs a power of two: start %d or %d", ranks, less, 2 * less);
     if (!is_power_of_two(micro_batches))
-        die("option --any-ranks 1: %d micro-batches per step on each rank; it needs a power of two: use %d "
-            "or "
-            "%d, with -d or -b",
+        die("option --any-ranks 1: %d micro-batches per step on each rank; it needs a power of two: use -d "
+            "%lld or -d %lld",
             micro_batches, few, 2 * few);
 }
 
@@ -272,7 +272,7 @@ void data_divide(TrainingData *d, GPT2 *m) {
         die("option -d %lld: needs %lld micro-batches per step, which is too many; raise -b", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = m->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
-    if (opt.any_ranks) check_any_ranks(d->micro_batches);
+    if (opt.any_ranks) check_any_ranks(d->micro_batches, d->tokens_at_once);
     check_zero_file(m, d->micro_batches);
 }
 
