@@ -21,8 +21,8 @@ int accumulate_check(const zero *z, int unit) {
     if (other < 0 || other == unit) return 0;
     return zero_fail(
         ZERO_ERR_MISUSE,
-        "unit %d (%s): unit %d (%s) is open for backward; with accumulate_layers a use ends, with "
-        "all its micro-batches, before backward opens another unit",
+        "unit %d (%s): unit %d (%s) is open for backward: with accumulate_layers all micro-batches "
+        "pass one unit before backward opens the next; close it first",
         unit, z->layout.units[unit].name, other, z->layout.units[other].name);
 }
 
