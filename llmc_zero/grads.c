@@ -81,12 +81,14 @@ static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stre
 
 // Counts the bytes that this rank sends. Stage 0 also sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
-    int64_t size = dtype_bytes(plan_wire_type(&z->config));
+    const comm_way *way = &z->plan.of.way;
+    const int wire = dtype_bytes(plan_wire_type(&z->config)), stage0 = z->config.stage == 0;
+    const int64_t sums = stage0 ? dtype_bytes(plan_reduced_type(&z->config)) * (way->ranks - 1) : 0;
     trace_event e = { .kind = EVENT_REDUCE, .lane = traced_lane(z, k->lane) };
-    if (z->config.stage == 0) size += dtype_bytes(plan_reduced_type(&z->config));
     for (int i = 0; i < b->n_pieces; i++) {
         e.unit = b->units[i];
-        e.bytes = b->pieces[i].elems * size * (z->comm.group.ranks - 1);
+        const int64_t elems = b->pieces[i].elems;
+        e.bytes = comm_reduction_bytes(way, elems, wire) + elems * sums;
         b->spans[i].on = k->stream;
         trace_end(&z->trace, &b->spans[i], &e);
     }

@@ -37,6 +37,14 @@ static char folder[64], problem[512];  // problem: of this case on this rank; ""
 #define EXPECT(condition, ...) \
     ((condition) ? (void)0 : (void)(!*problem && snprintf(problem, sizeof problem, __VA_ARGS__)))
 
+// Replaces the plugin's function: pretends that so many ranks are on each host. 0: does not.
+static int ranks_per_host;
+uint64_t __real_net_machine(char host[NET_NAME]);
+uint64_t __wrap_net_machine(char host[NET_NAME]) {
+    const uint64_t machine = __real_net_machine(host);
+    return ranks_per_host ? machine + 1 + (uint64_t)(checks.rank / ranks_per_host) : machine;
+}
+
 static int failed(const char *call) {
     EXPECT(0, "%s: %s", call, zero_last_error());
     return 1;
@@ -275,10 +283,14 @@ static void check_memory(run *r) {
 static void check_transport(const run *r) {
     zero_job job;
     zero_job_info(r->z, &job);
-    const char *way = checks.ranks == 1              ? "mpi, one rank"
-                      : r->config.comm.nccl          ? "nccl, "
-                      : r->config.comm.shared_window ? "mpi, shared window"
-                                                     : "mpi, messages";
+    const int L = ranks_per_host ? ranks_per_host : checks.ranks;
+    const int two_groups = L > 1 && L < checks.ranks && checks.ranks % L == 0;
+    const char *way = checks.ranks == 1                                          ? "mpi, one rank"
+                      : r->config.comm.nccl                                      ? "nccl, "
+                      : !r->config.comm.shared_window                            ? "mpi, messages (as"
+                      : two_groups      ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
+                      : L >= checks.ranks ? "mpi, shared window"
+                                         : "mpi, messages (";
     EXPECT(!strncmp(job.comm, way, strlen(way)), "the ranks are connected by %s, not %s", job.comm, way);
 }
 
@@ -620,6 +632,7 @@ static int create(run *r, int how) {
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
+    ranks_per_host = (int)h[HOSTS];
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
         r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));

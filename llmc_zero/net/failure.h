@@ -16,7 +16,7 @@
 //
 // A dead rank reports nothing. The launcher notices it: mpirun prints which rank it was, sends SIGCONT
 // to the others at once, SIGTERM a second later and SIGKILL after another one. After SIGCONT from the
-// launcher, the lowest rank that is not missing itself prints for whom it waits, in which collective, and for
+// launcher, the lowest rank of a group that is not missing itself prints for whom it waits, in which collective, and for
 // how long.
 #ifndef LLMC_ZERO_NET_FAILURE_H
 #define LLMC_ZERO_NET_FAILURE_H
