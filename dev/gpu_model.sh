@@ -392,7 +392,7 @@ function collectives(group, how, runs, bytes, ideal, busy, expected) {
 # The time that computation loses to a concurrent collective, by the collective's share of the SMs.
 function slowdown(hidden) { return hidden * the["channels"] / the["processors"] }
 
-# In each round, the ranks exchange shards, then sum them in rank order.
+# In each round, the ranks exchange shards, then sum them in tree order.
 function reduce(ends,    runs, last_runs, sent, hidden, exposed) {
     runs = (L - 1) * rounds(in_block)
     last_runs = rounds(embeddings) + rounds(in_block)

@@ -3,6 +3,7 @@
 #include "net/exchange.h"
 #include "net/failure.h"
 #include "base/clock.h"
+#include <string.h>
 
 int zero_rank(const zero *z) { return z->net.rank; }
 int zero_ranks(const zero *z) { return z->net.ranks; }
@@ -19,12 +20,13 @@ int zero_barrier(zero *z) {
 
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values: must be 1 to 64", n);
-    double all[z->comm.group.ranks * n];
+    const int ranks = z->comm.group.ranks;
+    double all[ranks * n];
     ZERO_TRY(share_values(z, values, all, n));
-    for (int i = 0; i < n; i++) {
-        values[i] = all[i];
-        for (int r = 1; r < z->comm.group.ranks; r++) values[i] += all[r * n + i];
-    }
+    for (int apart = 1; apart < ranks; apart *= 2)  // one level of the tree
+        for (int r = 0; r + apart < ranks; r += 2 * apart)
+            for (int i = 0; i < n; i++) all[r * n + i] += all[(r + apart) * n + i];
+    memcpy(values, all, n * sizeof *values);
     return 0;
 }
 

@@ -19,22 +19,33 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = t == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
+enum { CHUNK = 1 << 18 };
+
+// Adds the last two of the chunks in `sums` and returns how many are left.
+static int add_last_two(float *sums, int chunks, int64_t n) {
+    float *left = sums + (int64_t)(chunks - 2) * CHUNK, *right = left + CHUNK;
+    for (int64_t i = 0; i < n; i++) left[i] += right[i];
+    return chunks - 1;
+}
+
+// Two sums of equally many ranks are added at once, so the order of additions is a binary tree.
+static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sums) {
     zero_dtype wire = plan_wire_type(&z->config), type = rank_state(z, ZERO_GRADIENT)->dtype;
+    int chunks = 0;
     for (int r = 0; r < z->comm.group.ranks; r++) {
         for (int64_t i = 0; i < n && r == z->comm.group.rank; i++)
             store(wire, theirs, i, load(type, grads, i));
         ZERO_TRY(comm_broadcast(&z->comm, use, r, theirs, n * dtype_bytes(wire)));
-        for (int64_t i = 0; i < n; i++)
-            sum[i] = r == 0 ? load(wire, theirs, i) : sum[i] + load(wire, theirs, i);
+        float *last = sums + (int64_t)chunks++ * CHUNK;
+        for (int64_t i = 0; i < n; i++) last[i] = load(wire, theirs, i);
+        for (int m = r + 1; m % 2 == 0; m /= 2) chunks = add_last_two(sums, chunks, n);
     }
-    for (int64_t i = 0; i < n; i++) store(type, grads, i, sum[i] * (1.0f / z->comm.group.ranks));
+    while (chunks > 1) chunks = add_last_two(sums, chunks, n);
+    for (int64_t i = 0; i < n; i++) store(type, grads, i, sums[i] * (1.0f / z->comm.group.ranks));
     return 0;
 }
 
-enum { CHUNK = 1 << 18 };
-
-static int reduce_unit(zero *z, int unit, char *theirs, float *sum) {
+static int reduce_unit(zero *z, int unit, char *theirs, float *sums) {
     const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = unit, .units = 1 };
     const size_t size = dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype);
     const int64_t elems = z->layout.units[unit].padded;
@@ -42,19 +53,21 @@ static int reduce_unit(zero *z, int unit, char *theirs, float *sum) {
     ZERO_TRY(state_open(&grads, rank_state(z, ZERO_GRADIENT), COMM, unit, STATE_WHOLE, STATE_CHANGE));
     int rc = 0;
     for (int64_t at = 0; at < elems && !rc; at += CHUNK)
-        rc = all_reduce(z, use, grads.at + at * size, elems - at < CHUNK ? elems - at : CHUNK, theirs, sum);
+        rc = all_reduce(z, use, grads.at + at * size, elems - at < CHUNK ? elems - at : CHUNK, theirs, sums);
     return state_close_after(rc, &grads, 1);
 }
 
 static int run_naive(void *ctx, task *k) {
     zero *z = ctx;
     char *theirs = malloc(CHUNK * dtype_bytes(plan_wire_type(&z->config)));
-    float *sum = malloc(CHUNK * sizeof(float));
-    int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
+    int chunks = 1;  // that all_reduce keeps at a time
+    for (int ranks = z->comm.group.ranks; ranks > 1; ranks /= 2) chunks++;
+    float *sums = malloc(chunks * CHUNK * sizeof(float));
+    int rc = theirs && sums ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
     for (int u = 0; u < z->layout.n_units && !rc; u++)
-        if (z->layout.units[u].padded) rc = reduce_unit(z, u, theirs, sum);
+        if (z->layout.units[u].padded) rc = reduce_unit(z, u, theirs, sums);
     free(theirs);
-    free(sum);
+    free(sums);
     return rc;
 }
 

@@ -32,7 +32,7 @@ typedef struct {
                // zero_job.comm has the reason). See docs/internals/nccl.md
     int nccl_memory;  // needs nccl 1. 1: NCCL allocates what collectives move, and does not copy it on the
                       // way; 0: cudaMalloc
-    int reduce_nccl;  // needs nccl 1. 1: NCCL sums, in an order of its choice; 0: rank order
+    int reduce_nccl;  // needs nccl 1. 1: NCCL sums, in an order of its choice; 0: tree order
     int reduce_fp32;  // 1: send 16-bit gradients as fp32, twice the bytes. The sums stay bit-identical unless
                       // reduce_nccl is set; NCCL then sums in fp32
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error

@@ -21,7 +21,7 @@ int zero_rank(const zero *z);
 int zero_ranks(const zero *z);
 // (collective) Returns 0 when all ranks have called it.
 int zero_barrier(zero *z);
-// (collective) Replaces values[0..n), n from 1 to 64, with their sums over the ranks, added in rank order, so
+// (collective) Replaces values[0..n), n from 1 to 64, with their sums over the ranks, added in tree order, so
 // all ranks get the same bits. For losses, counts, and decisions that must be the same on all ranks. Allowed
 // at any time, also between hooks.
 int zero_sum(zero *z, double *values, int n);

@@ -319,6 +319,14 @@ static void check_trace_file(void) {
 
 // -------- scalars
 
+// Returns the sum of value i of ranks [first, first + n), in tree order.
+static double tree_of_scalars(int i, int first, int n) {
+    int left = 1;
+    if (n == 1) return (first % 2 ? -1 : 1) * (0.1 + i) * (i % 3 ? 1e16 : 1) / (first + 1);
+    while (2 * left < n) left *= 2;
+    return tree_of_scalars(i, first, left) + tree_of_scalars(i, first + left, n - left);
+}
+
 static void check_scalars(void) {
     enum { BIG = 300001 };
     static char data[BIG];
@@ -329,11 +337,8 @@ static void check_scalars(void) {
     MUST(zero_create(&z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
     CHECK(zero_rank(z) == checks.rank && zero_ranks(z) == checks.ranks);
     for (int i = 0; i < 64; i++) {
-        mine[i] = x[i] = (checks.rank % 2 ? -1 : 1) * (0.1 + i) * (i % 3 ? 1e16 : 1) / (checks.rank + 1);
-        for (int r = 0; r < checks.ranks; r++) {
-            double theirs = (r % 2 ? -1 : 1) * (0.1 + i) * (i % 3 ? 1e16 : 1) / (r + 1);
-            want[i] = r ? want[i] + theirs : theirs;
-        }
+        mine[i] = x[i] = tree_of_scalars(i, checks.rank, 1);
+        want[i] = tree_of_scalars(i, 0, checks.ranks);
     }
     MUST(zero_sum(z, x, 64));
     CHECK(!memcmp(x, want, sizeof x));

@@ -25,7 +25,7 @@ declare -A selects=(
     [offload]='--offload-optimizer cpu --offload-param cpu'
     [updates]="$on_nvme" [nvme]="$on_nvme --offload-param nvme"
 )
-inside='^ZeRO .*(shared window|one rank|self)' nccl='^ZeRO .*nccl, summed in rank order'
+inside='^ZeRO .*(shared window|one rank|self)' nccl='^ZeRO .*nccl, summed in tree order'
 declare -A shows=(
     [window]=$inside [mpirun]=$inside [sbatch]=$inside [hosts]='^ZeRO .*messages \(ranks on several nodes\)'
     [messages]='^ZeRO .*messages \(as configured\)' [host]=$inside [nccl]=$nccl [auto]=$nccl

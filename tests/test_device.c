@@ -102,7 +102,7 @@ static int end_lazy(void **state) {
 
 // -------- kernels
 
-enum { LARGEST = 3 * 65536 + 17, MOST_RANKS = 5, MARGIN = 8, OFFSETS = 4, DTYPES = 3 };
+enum { LARGEST = 3 * 65536 + 17, MOST_RANKS = 9, MARGIN = 8, OFFSETS = 4, DTYPES = 3 };
 static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };

@@ -256,10 +256,10 @@ static void test_fill_nan(void **state) {
 
 // -------- sums
 
+enum { MOST_RANKS = 9 };
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int add) {
-    enum { MOST = 5 };
-    void *parts[MOST];
-    const void *inputs[MOST];
+    void *parts[MOST_RANKS];
+    const void *inputs[MOST_RANKS];
     size_t to_size = dtype_bytes(to_type);
     char *to = room((n + 1) * to_size), *want = room((n + 1) * to_size);
     float *other = room((n + 1) * sizeof *other);  // a sum in a wider dtype than `to`
@@ -272,10 +272,10 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         fill(type, parts[r], n);
     }
     float scale = 1.0f / ranks;
-    for (int64_t i = 0; i < n; i++) {  // adds rank after rank in fp32, multiplies by 1/N, and rounds once
-        float sum = toy_load(type, parts[0], i);
-        for (int r = 1; r < ranks; r++) sum = sum + toy_load(type, parts[r], i);
-        sum = sum * scale;
+    for (int64_t i = 0; i < n; i++) {  // adds in fp32, multiplies by 1/N, and rounds once
+        float x[MOST_RANKS];
+        for (int r = 0; r < ranks; r++) x[r] = toy_load(type, parts[r], i);
+        float sum = toy_tree(x, ranks) * scale;
         toy_store(to_type, want, i, plus ? plus[i] + sum : sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, plus);
@@ -289,7 +289,7 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
 static void test_sum_ranks(void **state) {
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
-        for (int ranks = 1; ranks <= 5; ranks++)
+        for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
             for (int k = 0; k < LENGTHS; k++)
                 for (int t = 0; t < DTYPES; t++) {
                     sum_ranks_case(dtypes[t], dtypes[t], ranks, lengths[k], 0);

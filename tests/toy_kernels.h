@@ -18,6 +18,13 @@ ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
+// Returns the sum of x (n) in tree order. Level by level, each value that has a right neighbour takes it in.
+ZERO_INLINE float toy_tree(float *x, int n) {
+    for (int apart = 1; apart < n; apart *= 2)
+        for (int i = 0; i + apart < n; i += 2 * apart) x[i] = x[i] + x[i + apart];
+    return x[0];
+}
+
 // Returns the activation after reading parameter x, which is element i of its tensor. It depends on all
 // parameters read so far, so a single stale one changes the gradients.
 ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {

@@ -210,7 +210,7 @@ end
 sees() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda CUDA_STAND_IN_DEVICES=8 "${@:4}"; }
 begin 'each rank sees only its own GPU'
 need 'failed' sees own 5 2
-screen own '^ZeRO  .*nccl, summed in rank order'
+screen own '^ZeRO  .*nccl, summed in tree order'
 need 'MIG: failed' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of the same GPU
 screen mig '^ZeRO  .*shared window \(no NCCL: ranks 0 and 1 are on one GPU of '
 same_result mig own

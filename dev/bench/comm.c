@@ -51,7 +51,7 @@ static const char usage[] =
     "  --messages           messages, not the window\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
-    "  --reduce HOW         with nccl: ranks (the plugin sums in rank order), nccl (NCCL sums) (ranks)\n"
+    "  --reduce HOW         with nccl: ranks (the plugin sums in tree order), nccl (NCCL sums) (ranks)\n"
     "  --memory WHOSE       with nccl: cuda (cudaMalloc), nccl (allocated by NCCL, registered) (cuda)\n"
     "Exits with status 1 if any element is wrong.\n";
 
@@ -175,7 +175,7 @@ static void share_cores(void) {
 #endif
 }
 
-// Includes staging for the largest reduction in rank order.
+// Includes staging for the largest reduction that the plugin sums.
 static void plan(comm_way way) { must(comm_plan(planned, &config, &way, opt.most / ranks.ranks)); }
 
 static void open_ranks(void) {

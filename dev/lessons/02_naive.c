@@ -5,7 +5,8 @@
 
 // Every rank calls this with its own gradient of n numbers. Sets them to the mean over all ranks:
 //   1. send the whole gradient to every other rank, and receive theirs
-//   2. add the gradients in rank order, beginning with rank 0's, whichever rank this is
+//   2. add the gradients in tree order, whichever rank this is: those of ranks 0 and 1, of 2 and 3, ..; then
+//      these sums in the same way, until one is left. A sum without a neighbour moves up unchanged
 //   3. multiply the sum by 1.0f / ranks
 void average_f32(float *gradient, int n) {
     // your code

@@ -8,7 +8,7 @@
 // Part r is the r-th of `ranks` equal parts. Sets own (n / ranks numbers) to the mean of part wire_rank()
 // over all ranks:
 //   1. send to every other rank r your part r, and nothing else
-//   2. add what you receive and your own part in rank order, and multiply the sum by 1.0f / ranks
+//   2. add what you receive and your own part in tree order (lesson 2), and multiply the sum by 1.0f / ranks
 void reduce_scatter(const float *gradient, int n, float *own) {
     // your code
 }

@@ -39,7 +39,7 @@ typedef struct {
     // The next two may only queue work on the device, so the host cannot use the result yet when they return.
     // On comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
-    // On stream COMM: shard = this rank's part of full, summed over the ranks in rank order in fp32, times
+    // On stream COMM: shard = this rank's part of full, summed over the ranks in tree order in fp32, times
     // scale, plus `plus`, rounded once.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, float scale);
@@ -145,7 +145,7 @@ typedef struct {
 } comm_round;
 // Finds the runs of the next `room` elements. Returns n_runs, 0 if no elements are left.
 int comm_next_round(comm_round *r, int64_t room);
-// A sum of the data of several ranks in a round. The data is packed, or in `full`.
+// A sum of the data of several ranks in a round, in tree order. The data is packed, or in `full`.
 typedef struct {
     int ranks, own;      // their number, and this rank's number among them
     zero_dtype type;     // of the data

@@ -1,7 +1,6 @@
 // Each rank packs the data it sends into staging, all ranks exchange it, and each rank unpacks gathered data
-// or sums its part in rank order: in rounds of as many elements as fit. With two groups (comm/staging.h) a
-// reduction first sums within a host, and a gather first passes between hosts, so that data of equal parts
-// leaves a host once.
+// or sums its part in tree order: in rounds of as many elements as fit. With two groups (comm/staging.h) a
+// reduction first sums within a host, and a gather first passes between hosts.
 #include "host.h"
 #include "../base/error.h"
 #include "staging.h"

@@ -35,7 +35,7 @@ static int exchange_round(nccl_state *n, const collective *w, const comm_round *
     return nccl_settle(n, k, w);
 }
 
-// Sums in rank order in fp32, as the host's functions do.
+// Sums in tree order in fp32, as the host's functions do.
 static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece *pieces, int n_pieces,
                            zero_dtype full_type, zero_dtype shard_type, float scale) {
     comm *c = n->c;

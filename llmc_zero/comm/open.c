@@ -12,7 +12,7 @@
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
     int rc = comm_check_nccl(c, config);
     if (!rc) {
-        const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in rank order";
+        const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in tree order";
         snprintf(c->name, sizeof c->name, "nccl, %s", sums);
         rc = comm_open_nccl(c, config, m);
         if (rc && config->comm.nccl < 0) zero_failed_advice("comm.nccl 0 sends the data through the host");

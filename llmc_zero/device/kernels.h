@@ -25,8 +25,9 @@ static inline const char *dtype_name(zero_dtype t) {
 // to[i] = from[i] in another dtype, rounded to nearest even. NaN stays NaN.
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
-// Sums a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, plus `plus`,
-// rounded once to `to`. plus: (n), may be `to`; NULL: nothing.
+// Sums a gradient over the ranks in fp32 in tree order, times scale, plus `plus`, rounded once to `to`. Tree
+// order: neighbours first, then pairs of pairs; an odd one out moves up unchanged. For 5 ranks this is
+// ((p0 + p1) + (p2 + p3)) + p4. plus: (n), may be `to`; NULL: nothing.
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, const float *plus);
 

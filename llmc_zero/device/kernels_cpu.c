@@ -77,19 +77,28 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
 
 static char *at(zero_dtype t, const void *p, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-// Sums (x + y) + .. in rank order: one pass for the first two ranks, then one for each further rank. The
-// block stays in the first-level cache.
+static void pair(float *sum, zero_dtype type, const void *x, const void *y, int64_t n) {
+    if (type == ZERO_F32)
+        pair_f32(sum, x, y, n);
+    else if (type == ZERO_BF16)
+        pair_bf16(sum, x, y, n);
+    else
+        pair_fp16(sum, x, y, n);
+}
+
+// Sums a block of the parts in tree order: the largest power of two below `ranks` is the left branch. The
+// blocks, one for each level of the tree, stay in the first-level cache.
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
                       int64_t n) {
-    if (ranks == 1)
-        kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
-    else if (type == ZERO_F32)
-        pair_f32(sum, (const float *)parts[0] + b, (const float *)parts[1] + b, n);
-    else if (type == ZERO_BF16)
-        pair_bf16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
-    else
-        pair_fp16(sum, (const uint16_t *)parts[0] + b, (const uint16_t *)parts[1] + b, n);
-    for (int r = 2; r < ranks; r++) add(sum, type, at(type, parts[r], b), n);
+    int left = 1;
+    if (ranks == 1) return kernel_convert(ZERO_F32, sum, type, at(type, parts[0], b), n);
+    if (ranks == 2) return pair(sum, type, at(type, parts[0], b), at(type, parts[1], b), n);
+    while (2 * left < ranks) left *= 2;
+    sum_block(sum, type, parts, left, b, n);
+    if (ranks - left == 1) return add(sum, type, at(type, parts[left], b), n);
+    float right[BLOCK];
+    sum_block(right, type, parts + left, ranks - left, b, n);
+    add_f32(sum, right, n);
 }
 
 typedef struct {

@@ -73,16 +73,28 @@ template <class T> __device__ inline const T *part_of(const rank_parts &p, int r
     return (const T *)(r == p.rank ? p.own : p.others + r * p.stride);
 }
 
+enum { LEVELS = 31 };  // of a tree with as many ranks as an int can count
+__device__ inline void keep(float *to, const float *x) {
+    for (int j = 0; j < EACH; j++) to[j] = x[j];
+}
+__device__ inline void add_to(float *sum, const float *before) {
+    for (int j = 0; j < EACH; j++) sum[j] = before[j] + sum[j];
+}
+
+// Sums in tree order in one pass: `sums` keeps the finished left branches, the largest first, like the digits
+// of a binary counter.
 template <class To, class T>
 __global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, const float *plus) {
     int64_t i = first();
-    float sum[EACH], x[EACH];
+    float sums[LEVELS][EACH], sum[EACH], x[EACH];
+    int kept = 0;
     if (i >= n) return;
-    load(sum, part_of<T>(parts, 0) + i, n - i);
-    for (int r = 1; r < parts.ranks; r++) {
-        load(x, part_of<T>(parts, r) + i, n - i);
-        for (int j = 0; j < EACH; j++) sum[j] += x[j];
+    for (int r = 0; r < parts.ranks; r++) {
+        if (r) keep(sums[kept++], sum);
+        load(sum, part_of<T>(parts, r) + i, n - i);
+        for (int m = r; m & 1; m >>= 1) add_to(sum, sums[--kept]);
     }
+    while (kept) add_to(sum, sums[--kept]);
     for (int j = 0; j < EACH; j++) sum[j] *= scale;
     if (plus) {
         load(x, plus + i, n - i);

@@ -4,17 +4,21 @@
 #include "../lesson.h"
 
 void reduce_scatter(const float *gradient, int n, float *own) {
-    const int part = n / wire_ranks();
-    float *theirs = malloc(part * sizeof(float));
-    for (int r = 0; r < wire_ranks(); r++)
+    const int ranks = wire_ranks(), part = n / ranks;
+    float *all = malloc(n * sizeof(float));  // every rank's part
+    for (int r = 0; r < ranks; r++)
         if (r != wire_rank()) wire_send(r, gradient + r * part, part * sizeof(float));
-    for (int r = 0; r < wire_ranks(); r++) {
-        if (r != wire_rank()) wire_receive(r, theirs, part * sizeof(float));
-        const float *values = r == wire_rank() ? gradient + r * part : theirs;
-        for (int i = 0; i < part; i++) own[i] = r == 0 ? values[i] : own[i] + values[i];
+    for (int r = 0; r < ranks; r++) {
+        if (r == wire_rank())
+            memcpy(all + r * part, gradient + r * part, part * sizeof(float));
+        else
+            wire_receive(r, all + r * part, part * sizeof(float));
     }
-    for (int i = 0; i < part; i++) own[i] *= 1.0f / wire_ranks();
-    free(theirs);
+    for (int apart = 1; apart < ranks; apart *= 2)
+        for (int r = 0; r + apart < ranks; r += 2 * apart)
+            for (int i = 0; i < part; i++) all[r * part + i] += all[(r + apart) * part + i];
+    for (int i = 0; i < part; i++) own[i] = all[i] * (1.0f / ranks);
+    free(all);
 }
 
 void all_gather(const float *own, int n, float *all) {
