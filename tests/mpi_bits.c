@@ -285,12 +285,12 @@ static void check_transport(const run *r) {
     zero_job_info(r->z, &job);
     const int L = ranks_per_host ? ranks_per_host : checks.ranks;
     const int two_groups = L > 1 && L < checks.ranks && checks.ranks % L == 0;
-    const char *way = checks.ranks == 1                                          ? "mpi, one rank"
-                      : r->config.comm.nccl                                      ? "nccl, "
-                      : !r->config.comm.shared_window                            ? "mpi, messages (as"
-                      : two_groups      ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
+    const char *way = checks.ranks == 1               ? "mpi, one rank"
+                      : r->config.comm.nccl           ? "nccl, "
+                      : !r->config.comm.shared_window ? "mpi, messages (as"
+                      : two_groups        ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
                       : L >= checks.ranks ? "mpi, shared window"
-                                         : "mpi, messages (";
+                                          : "mpi, messages (";
     EXPECT(!strncmp(job.comm, way, strlen(way)), "the ranks are connected by %s, not %s", job.comm, way);
 }
 

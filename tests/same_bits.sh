@@ -27,7 +27,8 @@ declare -A selects=(
 )
 inside='^ZeRO .*(shared window|one rank|self)' nccl='^ZeRO .*nccl, summed in tree order'
 declare -A shows=(
-    [window]=$inside [mpirun]=$inside [sbatch]=$inside [hosts]='^ZeRO .*shared windows of 2 ranks, messages between 2 hosts'
+    [window]=$inside [mpirun]=$inside [sbatch]=$inside
+    [hosts]='^ZeRO .*shared windows of 2 ranks, messages between 2 hosts'
     [messages]='^ZeRO .*messages \(as configured\)' [host]=$inside [nccl]=$nccl [auto]=$nccl
     [offload]='^config .*offload.params cpu \(option'
     [updates]='^  model states first moment .* on NVMe' [nvme]='^  model states parameters .* on NVMe'

@@ -184,7 +184,8 @@ static void test_other_lines(void **state) {
     // Two nodes of two ranks: both. Other numbers on a node, and GPUs: messages.
     static const struct {
         int ranks, on_node, cuda, windows;
-    } rows[] = { { 4, 2, 0, 1 }, { 6, 2, 0, 1 }, { 6, 3, 0, 0 }, { 5, 2, 0, 0 }, { 4, 2, 1, 0 }, { 8, 4, 0, 1 } };
+    } rows[] = { { 4, 2, 0, 1 }, { 6, 2, 0, 1 }, { 8, 4, 0, 1 },
+                 { 6, 3, 0, 0 }, { 5, 2, 0, 0 }, { 4, 2, 1, 0 } };
     for (size_t i = 0; i < ROWS(rows); i++) {
         c.device = rows[i].cuda ? ZERO_CUDA : ZERO_CPU;
         p = plan_of(&c, rows[i].ranks, rows[i].on_node);

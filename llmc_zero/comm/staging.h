@@ -1,8 +1,8 @@
 // The staging of the host's collectives, and its exchange between the ranks of a group: shared memory on one
 // node (comm/window.c), otherwise two buffers and messages.
 //
-// If the nodes have as many consecutive ranks each, a power of two, data passes through two groups: near, the ranks
-// of a node, by a window; and far, the ranks of equal place on the nodes, by messages. The sum over the
+// If the nodes have as many consecutive ranks each, a power of two, data passes through two groups: near, the
+// ranks of a node, by a window; and far, the ranks of equal place on the nodes, by messages. The sum over the
 // ranks of a node is then a subtree of the sum over all ranks. Otherwise one group has all ranks.
 #ifndef LLMC_ZERO_COMM_STAGING_H
 #define LLMC_ZERO_COMM_STAGING_H

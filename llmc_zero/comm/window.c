@@ -65,6 +65,7 @@ static int wait_for_others(window *w, net_use use, exchange_kind x, uint32_t gen
             missing[w->of.first + i] = atomic_load(&w->ctl->waits[i]) != generation + 1;
         failure_waits(n, use, x, waited, done || late ? NULL : missing);
         if (done) return 0;
+        if (w->of.ranks < n->ranks) ZERO_TRY(failure_heard(n, use));
         if (late) return failure_late(n, use, x, missing);
     }
 }
@@ -85,7 +86,8 @@ int window_meet(window *w, net_use use, exchange_kind x) {
 
 // -------- opening and closing
 
-// The memory of a node's first rank. It has no name in the file system, so nothing is left behind when a rank dies.
+// The memory of a node's first rank. It has no name in the file system, so nothing is left behind when a rank
+// dies.
 typedef struct {
     char path[48], why[WINDOW_WHY];
     dev_t device;

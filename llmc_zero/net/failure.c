@@ -119,6 +119,15 @@ int failure_ask(net *n, char *silent) {
     return ended ? ended : any;
 }
 
+int failure_heard(net *n, net_use use) {
+    pthread_mutex_lock(&n->lock);
+    const int rc = failure_seen(n, use);
+    if (rc) failure_close(n);
+    if (rc) failure_keep(n);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
     const int asked = failure_ask(n, silent), ended = asked < 0;
@@ -147,7 +156,8 @@ void failure_waits(net *n, net_use use, exchange_kind x, double waited, const ch
     pthread_mutex_unlock(&jobs.lock);
 }
 
-// Prints what this rank waits for, if it does, unless a lower rank of the group is there to do so. Returns 1 if it has.
+// Prints what this rank waits for, if it does, unless a lower rank of the group is there to do so. Returns 1
+// if it has.
 static int print_wait(net *n) {
     char list[ZERO_LIST], where[NET_WHERE], sentence[NET_SENTENCE];
     const double waited = clock_now() - n->wait.since;
