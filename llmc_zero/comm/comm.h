@@ -2,7 +2,8 @@
 // comm_open chooses.
 //
 //   self   comm/self.c   one rank, which only copies
-//   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
+//   host   comm/host.c   through host memory, in one or two groups (comm/staging.h): for CPUs, and GPUs
+//                        without NCCL
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
 // Every collective has a purpose (comm_use). All ranks call the same collectives in the same order.
