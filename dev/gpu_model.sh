@@ -336,7 +336,7 @@ function clear_gradients(    bytes) {
 }
 
 # Each rank sums the squares of its part.
-function norm() { stream("norm", "gradient norm", 1, 2 * P / N, 8 * (L + 1), "norm") }
+function norm() { stream("norm", "gradient norm", 1, 2 * P / N, 0, "norm") }
 
 # Per element, reads 14 bytes (gradient, master, moments) and writes 14 (parameter, master, moments). shards:
 # shards of a unit. One launch per unit.
@@ -563,7 +563,7 @@ function group_of_kernel(name,    i, n, rule) {
               "  softmax_backward attention_backward  softmax|cached_kernel|keep_kernel attention" \
               "  encoder.*backward encoder_backward  encoder encoder" \
               "  layernorm.*backward layernorm_backward  layernorm layernorm  elementwise gelu" \
-              "  partial_sums|bias_from_sums partial  column_sums bias  sum_squares|add_up norm" \
+              "  partial_sums|bias_from_sums partial  column_sums bias  add_squares norm" \
               "  adamw adamw  sum_ranks sums  nvjet|gemm|cutlass|cublas|splitK|xmma matmuls" \
               "  memset|Memset|clear clear  memcpy|Memcpy|convert copies  sum_kernel loss", rule, " +")
     for (i = 1; i < n; i += 2)

@@ -7,7 +7,10 @@ int zero_begin_train(zero *z, int micro, int of) {
     ZERO_TRY(pass_may_begin(z, micro, of));
     if (micro == 0) ZERO_TRY(check_begin(z, 1));
     ZERO_TRY(params_begin_pass(z, micro > 0));
-    if (micro == 0) ZERO_TRY(grads_begin_step(z));
+    if (micro == 0) {
+        ZERO_TRY(grads_begin_step(z));
+        ZERO_TRY(norm_begin_step(z));
+    }
     pass_begin(z, ZERO_TRAIN, micro, of);
     return 0;
 }

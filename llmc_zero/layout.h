@@ -14,7 +14,7 @@
 #define LLMC_ZERO_LAYOUT_H
 #include "zero.h"
 
-enum { ALIGN_ELEMS = 128 };  // 256 bytes of bf16, 512 of fp32
+enum { ALIGN_ELEMS = 128 };  // 256 bytes of bf16, 512 of fp32; a multiple of SUM_PIECE
 enum { PAGE_ELEMS = 2048 };  // whole pages, even at 16 bits: files are read directly into slots
 
 static inline int64_t round_down(int64_t n, int64_t to) { return n / to * to; }

@@ -45,7 +45,7 @@ static int shared_buckets(const layout *l) {
 static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
     size_t values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
     size_t staging = c->device == ZERO_CUDA ? values : 0;
-    size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * (l->n_units + HYPER_VALUES) * sizeof(double);
+    size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * NORM_VALUES * sizeof(double);
     p->own[PLAN_VALUES] = on_host(c, "values in and out", values + low + staging + norms);
     if (c->debug.trace_events)
         p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(trace_event));
@@ -131,13 +131,12 @@ static void plan_update_with(plan *p, const zero_config *c, const layout *l) {
 }
 
 // Tables for kernels that process many parts in one launch: the stretches to clear, this rank's part of every
-// unit with memory for the sums, and the segments of tensors that this rank updates.
+// unit with the sum of squares, and the segments of tensors that this rank updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     const char *purpose = "tables of the step";
     const layout_unit *last = &l->units[l->n_units - 1];
-    size_t cleared = last->first_cleared + last->n_cleared, units = l->n_units, partials = 0;
-    for (int i = 0; i < l->n_units; i++) partials += kernel_sum_squares_partials(l->units[i].shard);
-    size_t norm = units * (sizeof(stretch) + sizeof(unsigned)) + (units + partials) * sizeof(double);
+    size_t cleared = last->first_cleared + last->n_cleared;
+    size_t norm = l->n_units * sizeof(stretch) + EXACT_WORDS * sizeof(uint64_t);
     size_t segments = plan_count_pieces(c, l, p->of.rank).segments;
     p->own[PLAN_CLEARED] = request(ZERO_WORKING, purpose, cleared * sizeof(stretch), 0);
     p->own[PLAN_NORM] = request(ZERO_WORKING, purpose, norm, 0);
@@ -258,7 +257,7 @@ static int64_t gathers_per_step(const zero_config *c, const layout *l, int store
 static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
                   wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
-    t->other[ZERO_FOR_SCALARS] = (l->n_units + HYPER_VALUES) * (int64_t)sizeof(double);  // with the norm
+    t->other[ZERO_FOR_SCALARS] = NORM_VALUES * sizeof(double);
     if (c->debug.naive) {
         t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
         return;

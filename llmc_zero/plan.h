@@ -11,8 +11,8 @@
 #include "tiers/state_file.h"
 #include "zero.h"
 
-// A zero_hyper as fp64 values, which the ranks share with the norm.
-enum { HYPER_VALUES = 7 };
+// What the ranks share for the norm: the words of its sum, and a zero_hyper, as fp64 values.
+enum { HYPER_VALUES = 7, NORM_VALUES = EXACT_WORDS + HYPER_VALUES };
 
 // The allocations, in order of creation. The collectives' memory (comm_memory) comes first, except NCCL's,
 // which is last.

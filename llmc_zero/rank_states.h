@@ -14,7 +14,7 @@ struct rank_states {
     float *values;    // (VALUES_CHUNK) zero_hash, zero_save and zero_load stream values through this
     uint16_t *low;    // (VALUES_CHUNK) the same in 16 bits
     float *staging;   // (VALUES_CHUNK) copies of device memory
-    double *scalars;  // (ranks + 1, n_units + HYPER_VALUES) for the norm
+    double *scalars;  // (ranks + 1, NORM_VALUES) for the norm
     int pinned;       // 1: the allocation that starts at `values` is pinned
 };
 
@@ -33,7 +33,7 @@ state *rank_state_with(const zero *z, zero_value what, int stored);
 // a checkpoint.
 int rank_state_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values);
 int rank_state_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
-// Return host buffers: (ranks + 1, n_units + HYPER_VALUES) scalars for the norm; VALUES_CHUNK values; and the
+// Return host buffers: (ranks + 1, NORM_VALUES) scalars for the norm; VALUES_CHUNK values; and the
 // first n of those values converted to another dtype, valid until the next call.
 double *rank_states_scalars(zero *z);
 float *rank_states_room(zero *z);

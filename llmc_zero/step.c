@@ -66,7 +66,7 @@ int zero_finish_gradients(zero *z, zero_step_result *result) {
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     last_update(z, last);
     ZERO_TRY(norm_sum_all(z, last, &of_all, &squares));
-    ZERO_TRY(compare_updates(z, of_all, z->layout.n_units + HYPER_VALUES));
+    ZERO_TRY(compare_updates(z, of_all, NORM_VALUES));
     ZERO_TRY(check_first_step(z, &note));
     s->grad_norm = sqrt(squares) / s->scale.value;
     s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);

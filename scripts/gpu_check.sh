@@ -270,7 +270,7 @@ list() { cat <<'END'
 13 for z in 0 3; do two_ranks host-$z -z $z --comm host; two_ranks nccl-$z -z $z --comm nccl; done
 13 same same-ranks host-0 nccl-0 host-3 nccl-3
 14 for s in $sizes; do cannot='are free' ours $s ${s/:/ }; run_llmc llm.c-$s ${s/:/ } 2; done
-15 memcheck test_device test_convert test_sum_ranks test_accumulate test_sum_squares test_adamw
+15 memcheck test_device test_convert test_sum_ranks test_accumulate test_add_squares test_adamw
 15 memcheck test_layers_cuda test_memory_cases test_rows_cases test_ends_cases
 15 memcheck test_layers_cuda staging test_matmul_cases attentions
 END

@@ -301,41 +301,130 @@ static void test_sum_ranks(void **state) {
     }
 }
 
-static void test_sum_squares(void **state) {
-    static const int64_t long_lengths[] = {
-        0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345
-    };  // the longest exceeds 64 blocks
-    int64_t longest = 64 * 65536 + 12345;
-    void *x = room(longest * 4);
+// -------- sums of squares
+
+// A plain exact sum: bit i stands for 2^(i - 400).
+enum { BITS = 720 };
+typedef struct {
+    char bit[BITS];
+} plain;
+
+static void plain_add(plain *sum, double x) {
+    int exponent;
+    uint64_t digits = (uint64_t)ldexp(frexp(x, &exponent), 53);
+    for (int at = exponent - 53 + 400; digits; at++, digits >>= 1)
+        for (int i = at; digits & 1 && !(sum->bit[i] ^= 1); i++) continue;  // carries until a 0 becomes 1
+}
+static double plain_value(const plain *sum) {
+    char text[BITS / 4 + 16] = "0x";
+    for (int i = 0; i < BITS / 4; i++) {
+        const char *bit = sum->bit + BITS - 4 * (i + 1);
+        text[i + 2] = "0123456789abcdef"[bit[0] + 2 * bit[1] + 4 * bit[2] + 8 * bit[3]];
+    }
+    strcpy(text + BITS / 4 + 2, "p-400");
+    return strtod(text, NULL);  // rounds once
+}
+
+// Sums the squares of a piece in fp64 as kernels.h describes.
+static double sum_of_piece(zero_dtype type, const void *x, int64_t from, int64_t to) {
+    double lane[16] = { 0 };
+    for (int64_t i = from; i < to; i++) {
+        double d = toy_load(type, x, i);
+        lane[(i - from) % 16] += d * d;
+    }
+    for (int half = 8; half; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] = lane[j] + lane[j + half];
+    return lane[0];
+}
+
+// The kernel must give the same words with any number of threads, and the value of the plain sum.
+static void squares_case(zero_dtype type, const void *x, int64_t n) {
+    uint64_t words[4][EXACT_WORDS] = { 0 };
+    plain want = { { 0 } };
+    for (int64_t i = 0; i < n; i += 128)
+        plain_add(&want, sum_of_piece(type, x, i, i + 128 < n ? i + 128 : n));
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        kernel_add_squares(words[threads], type, x, n);
+        const double value = exact_value(words[threads]);
+        if (value != plain_value(&want))
+            fail_msg("%lld elements: %a, not %a", (long long)n, value, plain_value(&want));
+        assert_memory_equal(words[threads], words[1], sizeof *words);
+    }
+}
+static void test_add_squares(void **state) {
+    static const int64_t more[] = { 65535, 65537, 200003 };
+    void *x = room(200003 * 4);
     for (int t = 0; t < DTYPES; t++) {
-        fill(dtypes[t], x, longest);
-        for (int k = 0; k < (int)(sizeof long_lengths / sizeof *long_lengths); k++) {
-            int64_t n = long_lengths[k];
-            long double want = 0;
-            double sums[4];
-            for (int64_t i = 0; i < n; i++)
-                want += (long double)toy_load(dtypes[t], x, i) * toy_load(dtypes[t], x, i);
-            for (int threads = 1; threads <= 3; threads++) {
-                omp_set_num_threads(threads);
-                sums[threads] = kernel_sum_squares(dtypes[t], x, n);
-                assert_memory_equal(&sums[threads], &sums[1], sizeof(double));
+        fill(dtypes[t], x, 200003);
+        for (int k = 0; k < LENGTHS; k++) squares_case(dtypes[t], x, lengths[k]);
+        for (int k = 0; k < 3; k++) squares_case(dtypes[t], x, more[k]);
+    }
+    free(x);
+}
+
+// Values of all magnitudes: 0, subnormals, the largest float.
+static float any_float(void) {
+    static const float special[] = { 0, -0.0f, 0x1p-149f, -0x1.8p-140f, 0x1p-126f, 0x1.fffffep127f, 1 };
+    if (random_bits() >> 30 == 0) return special[(random_bits() >> 16) % 7];
+    return ldexpf(uniform(), (int)(random_bits() >> 24) - 127 - 20);
+}
+
+// The norm is the same however the pieces are split over ranks, and in which order they are added.
+static void test_squares_know_no_order(void **state) {
+    enum { PIECES = 240, N = PIECES * SUM_PIECE };
+    float *x = room(N * sizeof *x);
+    for (int sizes = 0; sizes < 20; sizes++) {
+        uint64_t backward[EXACT_WORDS] = { 0 };
+        plain want = { { 0 } };
+        for (int i = 0; i < N; i++) x[i] = sizes % 4 ? any_float() * (sizes & 1 ? 1 : 0x1p-120f) : 0x1p-149f;
+        for (int p = PIECES - 1; p >= 0; p--) {
+            plain_add(&want, sum_of_piece(ZERO_F32, x, p * SUM_PIECE, (p + 1) * SUM_PIECE));
+            kernel_add_squares(backward, ZERO_F32, x + p * SUM_PIECE, SUM_PIECE);
+        }
+        const double value = plain_value(&want), reversed = exact_value(backward);
+        assert_memory_equal(&reversed, &value, sizeof value);
+        for (int parts = 1; parts <= 8; parts++) {
+            uint64_t all[EXACT_WORDS] = { 0 };
+            for (int r = 0; r < parts; r++) {
+                uint64_t words[EXACT_WORDS] = { 0 };
+                const int from = PIECES * r / parts * SUM_PIECE, to = PIECES * (r + 1) / parts * SUM_PIECE;
+                kernel_add_squares(words, ZERO_F32, x + from, to - from);
+                exact_carry(words);
+                for (int i = 0; i < EXACT_WORDS; i++) all[i] += words[i];
             }
-            assert_true(fabsl(sums[1] - want) <= 1e-12L * want);
+            const double got = exact_value(all);
+            if (memcmp(&got, &value, sizeof got)) fail_msg("%d parts: %a, not %a", parts, got, value);
         }
     }
     free(x);
 }
 
-static void test_sum_squares_finite(void **state) {
+// A sum is rounded to nearest, ties to even, and far lower digits decide a tie.
+static void test_exact_rounding(void **state) {
+    static const double low[] = { 0, 0x1p-53, 0x1p-53 + 0x1p-80, 0x1p-298, 0x1p-52, 0x1p-52 + 0x1p-53 };
+    for (int k = 0; k < 6; k++)
+        for (int scale = 0; scale < 64; scale++) {
+            uint64_t words[EXACT_WORDS] = { 0 };
+            plain want = { { 0 } };
+            const double add[] = { ldexp(1, scale), ldexp(low[k], k == 3 ? 0 : scale), k & 1 ? 0x1p-298 : 0 };
+            for (int i = 0; i < 3; i++) exact_add(words, add[i]), plain_add(&want, add[i]);
+            assert_true(exact_value(words) == plain_value(&want));
+        }
+}
+
+static void test_squares_finite(void **state) {
     enum { N = 70001 };
     float *x = room(N * 4);
-    for (int i = 0; i < N; i++) x[i] = 3e38f;
-    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));  // finite values must not overflow
+    for (int i = 0; i < N; i++) x[i] = 0x1.fffffep127f;
+    squares_case(ZERO_F32, x, N);  // finite values must not overflow
     static const float odd[] = { INFINITY, -INFINITY, NAN };
     static const int where[] = { 0, 1023, 65536, N - 1 };
     for (int k = 0; k < 12; k++) {
+        uint64_t words[EXACT_WORDS] = { 0 };
         x[where[k / 3]] = odd[k % 3];
-        assert_false(isfinite(kernel_sum_squares(ZERO_F32, x, N)));
+        kernel_add_squares(words, ZERO_F32, x, N);
+        assert_true(isnan(exact_value(words)));
         x[where[k / 3]] = 1;
     }
     free(x);
@@ -484,8 +573,10 @@ int main(void) {
         cmocka_unit_test(test_noise_is_unbiased),
         cmocka_unit_test(test_noise_is_mixed),
         cmocka_unit_test(test_sum_ranks),
-        cmocka_unit_test(test_sum_squares),
-        cmocka_unit_test(test_sum_squares_finite),
+        cmocka_unit_test(test_add_squares),
+        cmocka_unit_test(test_squares_know_no_order),
+        cmocka_unit_test(test_exact_rounding),
+        cmocka_unit_test(test_squares_finite),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_keeps_nan),
     };

@@ -382,8 +382,8 @@ static void check_traffic(const zero_config *c, int low, int wire) {
     assert_int_equal(all->reduce_scatter[step], windows ? 2 * sent + sums : 3 * sent);
     assert_int_equal(between->reduce_scatter[step], windows ? sums : 2 * sent);
     assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
-    assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * (UNITS + HYPER_VALUES) * sizeof(double));
-    assert_int_equal(between->other[ZERO_FOR_SCALARS], far * (UNITS + HYPER_VALUES) * sizeof(double));
+    assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * NORM_VALUES * sizeof(double));
+    assert_int_equal(between->other[ZERO_FOR_SCALARS], far * NORM_VALUES * sizeof(double));
     assert_int_equal(all->other[step], 0);
 }
 

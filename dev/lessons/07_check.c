@@ -8,8 +8,8 @@
 enum { MOST_RANKS = 4, UNITS = 5, LEAST = MOST_RANKS * 128 };  // such sizes need no padding
 static const int64_t elems[UNITS] = { 4 * LEAST, LEAST, 2 * LEAST, 3 * LEAST, LEAST };
 
-// The mean over the ranks has so few bits that the squares of a shard add up without rounding. Units and
-// shards have different scales, so the sum over them is rounded, and its bits depend on the order of
+// The mean over the ranks has so few bits that 128 squares add up without rounding. Units and shards have
+// different scales, so a sum over them in fp64 would be rounded, and its bits would depend on the order of
 // addition.
 static float gradient(int rank, int micro, int unit, int64_t i) {
     const int part = (int)(i * MOST_RANKS / elems[unit]), scale = (unit * 7 + part * 4) % 13 - 12;

@@ -48,7 +48,9 @@ typedef struct {
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                      const rank_parts *parts, float scale, int64_t n, const float *plus);
-    int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
+    // Adds the squares of the stretches, in pieces of SUM_BLOCK, to an exact sum.
+    int (*add_squares)(device *d, device_stream s, uint64_t *words, const stretches *of_x, zero_dtype type,
+                       const void *x);
     // AdamW, or the trainer's own update. For the latter, the table's segments are in host memory, and on
     // CUDA a->p must not be NULL.
     int (*update)(device *d, device_stream s, const own_update *own, const adamw_constants *c,

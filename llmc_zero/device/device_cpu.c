@@ -75,11 +75,11 @@ static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *t
     return 0;
 }
 
-static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
-    for (int i = 0; i < t->parts.n; i++) {
-        const stretch *part = &t->parts.list[i];
-        const char *from = (const char *)x + part->offset * dtype_bytes(type);
-        t->sums[i] = kernel_sum_squares(type, from, part->elems);
+static int cpu_add_squares(device *d, device_stream s, uint64_t *words, const stretches *of_x,
+                           zero_dtype type, const void *x) {
+    for (int i = 0; i < of_x->n; i++) {
+        const stretch *part = &of_x->list[i];
+        kernel_add_squares(words, type, (const char *)x + part->offset * dtype_bytes(type), part->elems);
     }
     return 0;
 }
@@ -94,7 +94,7 @@ static const device_functions cpu_functions = {
     cpu_alloc,           cpu_release,       cpu_pin,    cpu_unpin, cpu_enter,           cpu_wait,
     cpu_create_event,    cpu_destroy_event, cpu_record, cpu_order, cpu_wait_event,      cpu_create_event,
     cpu_seconds_between, cpu_mark,          cpu_copy,   cpu_clear, cpu_clear_stretches, cpu_fill_nan,
-    cpu_sum_ranks,       cpu_sum_squares,   cpu_update,
+    cpu_sum_ranks,       cpu_add_squares,   cpu_update,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

@@ -138,9 +138,9 @@ static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void 
                            const rank_parts *parts, float scale, int64_t n, const float *plus) {
     return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, plus));
 }
-static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
-                             const void *x) {
-    return CUDA(cuda_sum_squares(stream_of(d, s), t, type, x));
+static int queue_add_squares(device *d, device_stream s, uint64_t *words, const stretches *of_x,
+                             zero_dtype type, const void *x) {
+    return CUDA(cuda_add_squares(stream_of(d, s), words, of_x, type, x));
 }
 
 // Updates n elements of a segment. The function queues its kernels on the stream, so the next piece can use
@@ -191,7 +191,7 @@ static const device_functions cuda_functions = {
     queue_clear_stretches,
     cuda_fill_nan,
     queue_sum_ranks,
-    queue_sum_squares,
+    queue_add_squares,
     queue_update,
 };
 

@@ -38,13 +38,35 @@ typedef struct {
     size_t stride;
 } rank_parts;
 
-// Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
-// bits. A block has SUM_BLOCK elements, and a piece of a block has SUM_PIECE. Each of a piece's SUM_LANES
-// lanes sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is
-// finite if all elements are finite, because squares of floats cannot overflow a double.
-enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
-double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
-static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
+// An exact sum of fp64 values, each 0 or from 2^-298 to 2^263 and a multiple of 2^-298. It is an integer in
+// units of 2^EXACT_LOWEST, with 32 bits in each word, the lowest first; the last word counts values that are
+// Inf or NaN. Words are integers, so neither the order of additions nor their grouping matters. A word has
+// room for 2^32 additions.
+enum { EXACT_DIGITS = 21, EXACT_WORDS = EXACT_DIGITS + 1, EXACT_LOWEST = -362 };
+ZERO_INLINE void exact_add(uint64_t *words, double x) {
+    uint64_t bits, digits;
+    memcpy(&bits, &x, 8);
+    const int exponent = bits >> 52 & 0x7ff, at = exponent - 1075 - EXACT_LOWEST, shift = at & 31;
+    if (exponent == 0x7ff) words[EXACT_DIGITS]++;
+    if (exponent == 0x7ff || exponent == 0) return;
+    digits = (bits & 0xfffffffffffff) | (uint64_t)1 << 52;  // times 2^at
+    words += at >> 5;
+    words[0] += (uint32_t)(digits << shift);
+    words[1] += digits << shift >> 32;
+    words[2] += digits >> 32 >> (32 - shift);
+}
+// Moves what exceeds 32 bits in a word into the next one.
+void exact_carry(uint64_t *words);
+// Returns the sum, rounded once; NaN if a value was Inf or NaN. Carries first.
+double exact_value(uint64_t *words);
+
+// Adds the squares of x to an exact sum. Each piece of SUM_PIECE elements has a sum in fp64: each of its
+// SUM_LANES lanes sums every SUM_LANES-th element; then the upper half of the lanes is added to the lower
+// half until one is left. The result depends on where pieces begin, but not on how they are distributed.
+enum { SUM_PIECE = 128, SUM_LANES = 16 };
+void kernel_add_squares(uint64_t *words, zero_dtype type, const void *x, int64_t n);
+enum { SUM_BLOCK = 65536 };  // elements per piece of a list of stretches to add
+static inline int64_t sum_blocks(int64_t elems) { return (elems + SUM_BLOCK - 1) / SUM_BLOCK; }
 
 // Elements [offset, offset + elems) of an array. A device processes a list of stretches in one launch, in
 // pieces of a fixed number of elements; `first` is the number of pieces before this stretch.
@@ -60,15 +82,6 @@ typedef struct {
 
 enum { CLEAR_CHUNK = 256 };  // elements per piece when clearing stretches
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
-
-// The table for summing the squares of each part as kernel_sum_squares does, in pieces of SUM_BLOCK. All
-// pointers are to device memory.
-typedef struct {
-    stretches parts;
-    double *sums;     // (parts) the results
-    double *partial;  // (pieces)
-    unsigned *done;   // (parts) number of finished pieces; 0 between launches
-} norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
 

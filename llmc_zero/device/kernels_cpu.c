@@ -16,8 +16,7 @@ static void for_each_block(int64_t n, block_work *work, const void *ctx) {
     for (int64_t b = 0; b < n; b += BLOCK) work(ctx, b, n - b < BLOCK ? n - b : BLOCK);
 }
 
-enum { LANES = SUM_LANES };
-_Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
+enum { LANES = SUM_LANES, PIECES = BLOCK / SUM_PIECE };
 
 // -------- one pass over a block
 
@@ -133,48 +132,59 @@ void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void 
     for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, plus });
 }
 
-ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
-    double lane[LANES] = { 0 }, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            double d = x[i + j];
-            lane[j] += d * d;
-        }
-    for (int j = 0; i < n; i++, j++) {
-        double d = x[i];
-        lane[j] += d * d;
+void exact_carry(uint64_t *words) {
+    for (int k = 0; k + 1 < EXACT_DIGITS; k++) {
+        words[k + 1] += words[k] >> 32;
+        words[k] = (uint32_t)words[k];
     }
-    for (int j = 0; j < LANES; j++) sum += lane[j];
-    return sum;
 }
 
-// Sums squares of elements [from, to), at most SUM_BLOCK.
-static double sum_squares_from(zero_dtype type, const void *x, int64_t from, int64_t to) {
-    double sum = 0;
+// Converts the highest 64 bits, with the last one set if a lower bit is. Values are multiples of 2^-298, so a
+// sum that is not 0 has a digit above the lowest two.
+double exact_value(uint64_t *words) {
+    int k = EXACT_DIGITS - 1, shift;
+    uint64_t low = 0;
+    exact_carry(words);
+    if (words[EXACT_DIGITS]) return NAN;
+    while (k > 2 && !words[k]) k--;
+    if (!words[k]) return 0;
+    shift = __builtin_clz((uint32_t)words[k]);
+    uint64_t high = words[k] << 32 | words[k - 1], next = words[k - 2] << shift;
+    for (int i = 0; i < k - 2; i++) low |= words[i];
+    high = high << shift | next >> 32 | (low || (uint32_t)next);
+    return ldexp((double)high, 32 * (k - 1) - shift + EXACT_LOWEST);
+}
+
+// Sets sums to those of the block's pieces.
+ZERO_CLONES static void sum_squares_block(double sums[PIECES], const float *x, int64_t n) {
+    for (int64_t at = 0; at < n; at += SUM_PIECE, x += SUM_PIECE) {
+        double lane[LANES] = { 0 };
+        int64_t i = 0, len = n - at < SUM_PIECE ? n - at : SUM_PIECE;
+        for (; i + LANES <= len; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * x[i + j];
+        for (int j = 0; i < len; i++, j++) lane[j] += (double)x[i] * x[i];
+        for (int half = LANES / 2; half; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+        *sums++ = lane[0];
+    }
+}
+
+static void add_squares(uint64_t *words, zero_dtype type, const void *x, int64_t from, int64_t to) {
+    float f[BLOCK];
+    double sums[PIECES];
     for (int64_t b = from; b < to; b += BLOCK) {
-        int64_t len = to - b < BLOCK ? to - b : BLOCK;
-        float f[BLOCK];
-        kernel_convert(ZERO_F32, f, type, at(type, x, b), len);
-        sum += sum_squares_block(f, len);
+        const int64_t n = to - b < BLOCK ? to - b : BLOCK;
+        kernel_convert(ZERO_F32, f, type, at(type, x, b), n);
+        sum_squares_block(sums, f, n);
+        for (int64_t i = 0; i * SUM_PIECE < n; i++) exact_add(words, sums[i]);
     }
-    return sum;
 }
 
-double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
-    double total = 0, part[64] = { 0 };
-    int64_t stride = (int64_t)SUM_BLOCK * 64;
-    if (n <= SUM_BLOCK) return total + sum_squares_from(type, x, 0, n);
-    for (int64_t base = 0; base < n; base += stride) {  // 64 blocks at a time, summed in order
-        int blocks = (int)((n - base < stride ? n - base : stride) + SUM_BLOCK - 1) / SUM_BLOCK;
-#pragma omp parallel for schedule(static)
-        for (int k = 0; k < blocks; k++) {
-            int64_t from = base + (int64_t)k * SUM_BLOCK;
-            part[k] = sum_squares_from(type, x, from, from + SUM_BLOCK < n ? from + SUM_BLOCK : n);
-        }
-        for (int k = 0; k < blocks; k++) total += part[k];
-    }
-    return total;
+void kernel_add_squares(uint64_t *words, zero_dtype type, const void *x, int64_t n) {
+    if (n <= SUM_BLOCK) return add_squares(words, type, x, 0, n);
+#pragma omp parallel for schedule(static) reduction(+ : words[:EXACT_WORDS])
+    for (int64_t b = 0; b < n; b += SUM_BLOCK)
+        add_squares(words, type, x, b, n - b < SUM_BLOCK ? n : b + SUM_BLOCK);
 }
 
 void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }  // all ones is a NaN in every dtype

@@ -127,21 +127,19 @@ template <class T> __global__ void clear(T *x, stretches of_x) {
         store(x + s.offset + i, none, s.elems - i);
 }
 
-// Sums the squares of each part. A block of threads handles SUM_BLOCK elements, a few adjacent threads handle
-// each piece, and each thread handles as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are
-// added in order through shared memory. The block that finishes last adds the sums of the part's blocks in
-// order.
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses in flight per thread
+// Adds the squares of stretches, in blocks of SUM_BLOCK elements. SHARE adjacent threads handle a piece, and
+// each thread as many of its lanes as fit into 16 bytes.
 template <class T> struct lanes_of {
-    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE: threads per piece
+    enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, PIECES = THREADS / SHARE };
     struct alignas(16) access {
         T e[N];
     };
 };
 
-// Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. Squares
-// are exact in fp64, so the fma rounds like the CPU's addition.
-template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
+// Sums the squares of a thread's lanes of a piece; elements from `left` on count as 0. Squares are exact in
+// fp64, so the fma rounds like the CPU's addition.
+template <class T> __device__ inline void sum_lanes(double *sum, const T *x, int64_t left) {
+    enum { RUN = SUM_PIECE / SUM_LANES };  // accesses in flight
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
     bool is_whole = left >= (RUN - 1) * SUM_LANES + lanes::N && (uintptr_t)x % sizeof v[0] == 0;
@@ -157,58 +155,31 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes after the part's end are +0, so
-// adding them changes nothing. Each piece has one lane of padding, so that pieces are in different banks.
-typedef double piece_lanes[SUM_LANES + 1];
-__device__ inline double sum_pieces(piece_lanes *lanes) {
-    double sum = 0, all = 0;
-    __syncthreads();
-    if (threadIdx.x < PIECES) {
-        for (int lane = 0; lane < SUM_LANES; lane++) sum += lanes[threadIdx.x][lane];
-        lanes[threadIdx.x][0] = sum;
-    }
-    __syncthreads();
-    for (int piece = 0; threadIdx.x == 0 && piece < PIECES; piece++) all += lanes[piece][0];
-    return all;
-}
-
-// Adds the sums of a part's blocks in order, in thread 0. Loads several at a time.
-__device__ inline double sum_blocks(piece_lanes *room, const double *partial, int64_t blocks, int threads) {
-    double all = 0;
-    for (int64_t from = 0; from < blocks; from += PIECES) {
-        int n = blocks - from < PIECES ? (int)(blocks - from) : PIECES;
-        __syncthreads();
-        for (int i = threadIdx.x; i < n; i += threads) room[i][0] = partial[from + i];
-        __syncthreads();
-        for (int i = 0; threadIdx.x == 0 && i < n; i++) all += room[i][0];
-    }
-    return all;
-}
-
-template <class T> __global__ void sum_squares(norm_table t, const T *x) {
+// The first thread of a piece has an exact sum in shared memory, so that no two threads add to the same word.
+// One word of padding puts these sums into different banks.
+template <class T> __global__ void add_squares(uint64_t *words, stretches list, const T *x) {
     using lanes = lanes_of<T>;
-    __shared__ piece_lanes shared[PIECES];
-    __shared__ int last;
-    int number = find(t.parts.list, t.parts.n, blockIdx.x);
-    stretch part = t.parts.list[number];
-    int64_t blocks = (part.elems + SUM_BLOCK - 1) / SUM_BLOCK;
-    int piece = threadIdx.x / lanes::SHARE, lane = threadIdx.x % lanes::SHARE * lanes::N;
-    int64_t at = (blockIdx.x - part.first) * SUM_BLOCK + piece * SUM_PIECE + lane;
-    double sum[lanes::N] = {};
-    for (int64_t i = at; i < at + SUM_PIECE; i += RUN * SUM_LANES)
-        add_run(sum, x + part.offset + i, part.elems - i);
-    for (int j = 0; j < lanes::N; j++) shared[piece][lane + j] = sum[j];
-    double all = sum_pieces(shared);
-    if (threadIdx.x == 0) {  // resets the counter after the part's last block
-        t.partial[blockIdx.x] = all;
-        __threadfence();
-        last = atomicInc(&t.done[number], (unsigned)blocks - 1) == blocks - 1;
-        __threadfence();
+    __shared__ uint64_t sums[lanes::PIECES][EXACT_WORDS + 1];
+    stretch part = list.list[find(list.list, list.n, blockIdx.x)];
+    int piece = threadIdx.x / lanes::SHARE, own = threadIdx.x % lanes::SHARE, half;
+    int64_t begin = (blockIdx.x - part.first) * SUM_BLOCK;
+    int64_t end = part.elems - begin < SUM_BLOCK ? part.elems : begin + SUM_BLOCK;
+    for (int i = own; i < EXACT_WORDS; i += lanes::SHARE) sums[piece][i] = 0;
+    __syncthreads();
+    for (; begin < end; begin += lanes::PIECES * SUM_PIECE) {
+        int64_t at = begin + piece * SUM_PIECE + own * lanes::N;
+        double sum[lanes::N] = {};
+        sum_lanes(sum, x + part.offset + at, part.elems - at);
+        for (half = lanes::SHARE / 2; half; half /= 2)
+            for (int j = 0; j < lanes::N; j++) sum[j] += __shfl_xor_sync(~0u, sum[j], half);
+        for (half = lanes::N / 2; half; half /= 2)
+            for (int j = 0; j < half; j++) sum[j] += sum[j + half];
+        if (own == 0) exact_add(sums[piece], sum[0]);
     }
     __syncthreads();
-    if (!last) return;
-    all = sum_blocks(shared, t.partial + part.first, blocks, lanes::THREADS);
-    if (threadIdx.x == 0) t.sums[number] = all;
+    uint64_t all = 0;
+    for (int i = 0; threadIdx.x < EXACT_WORDS && i < lanes::PIECES; i++) all += sums[i][threadIdx.x];
+    if (all) atomicAdd((unsigned long long *)words + threadIdx.x, (unsigned long long)all);
 }
 
 // A warp handles one chunk of a segment, so that a small tensor occupies only a few warps, not a whole block.
@@ -316,14 +287,11 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
     });
 }
 
-cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type_, const void *x) {
+cudaError_t cuda_add_squares(cudaStream_t s, uint64_t *words, const stretches *of_x, zero_dtype type_,
+                             const void *x) {
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
-        cudaLaunchConfig_t config = {};
-        config.gridDim = dim3((unsigned)t->parts.pieces);
-        config.blockDim = dim3(lanes_of<T>::THREADS);
-        config.stream = s;
-        return cudaLaunchKernelEx(&config, sum_squares<T>, *t, (const T *)x);
+        return launch(s, of_x->pieces * THREADS * EACH, add_squares<T>, words, *of_x, (const T *)x);
     });
 }
 

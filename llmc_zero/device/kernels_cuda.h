@@ -12,8 +12,9 @@ extern "C" {
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, const float *plus);
-// One launch for all parts.
-cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
+// Adds the squares of all stretches to an exact sum, in one launch. A stretch has a piece for each SUM_BLOCK.
+cudaError_t cuda_add_squares(cudaStream_t s, uint64_t *words, const stretches *of_x, zero_dtype type,
+                             const void *x);
 // One launch for all segments.
 cudaError_t cuda_adamw(cudaStream_t s, const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 

@@ -76,12 +76,11 @@ template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 3
 // --------
 // atomics: return the previous value
 
-inline unsigned atomicInc(unsigned *p, unsigned most) {
-    unsigned old = *p;
-    *p = old >= most ? 0 : old + 1;
+inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x) {
+    unsigned long long old = *p;
+    *p = old + x;
     return old;
 }
-inline void __threadfence() {}
 
 // --------
 // arithmetic; build with -ffp-contract=off, or the compiler may fuse these operations

@@ -2,17 +2,23 @@
 #include "../lesson.h"
 #include <math.h>
 
+typedef unsigned __int128 integer;
+
 double global_norm(const float *const *shards, const int64_t *elems, int n_units) {
-    double sums[8][16] = { 0 }, all = 0;
-    const int me = wire_rank(), n = wire_ranks();
-    const size_t bytes = n_units * sizeof(double);
+    integer mine = 0, theirs;
     for (int u = 0; u < n_units; u++)
-        for (int64_t i = 0; i < elems[u]; i++) sums[me][u] += (double)shards[u][i] * shards[u][i];
-    for (int r = 0; r < n; r++)
-        if (r != me) wire_send(r, sums[me], bytes);
-    for (int r = 0; r < n; r++)
-        if (r != me) wire_receive(r, sums[r], bytes);
-    for (int u = 0; u < n_units; u++)
-        for (int r = 0; r < n; r++) all += sums[r][u];
-    return sqrt(all);
+        for (int64_t at = 0; at < elems[u]; at += 128) {
+            double sum = 0;
+            for (int64_t i = at; i < at + 128; i++) sum += (double)shards[u][i] * shards[u][i];
+            mine += (integer)ldexp(sum, 40);
+        }
+    for (int r = 0; r < wire_ranks(); r++)
+        if (r != wire_rank()) wire_send(r, &mine, sizeof mine);
+    integer all = mine;
+    for (int r = 0; r < wire_ranks(); r++) {
+        if (r == wire_rank()) continue;
+        wire_receive(r, &theirs, sizeof theirs);
+        all += theirs;
+    }
+    return sqrt(ldexp((double)all, -40));
 }
