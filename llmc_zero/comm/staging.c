@@ -118,9 +118,10 @@ static int use_both(comm *c, memory *m, net_group all, window *w) {
     h->hosts = c->net->hosts;
     h->near = &h->inside;
     h->far = &h->across;
+    ZERO_TRY(use_window(c, m, &h->inside, (net_group){ rank % L, L, rank / L * L, 1 }, w));
     ZERO_TRY(use_messages(c, m, all));
     h->across = messages(c, (net_group){ rank / L, h->hosts, rank % L, L }, h->all.out, h->all.in);
-    return use_window(c, m, &h->inside, (net_group){ rank % L, L, rank / L * L, 1 }, w);
+    return 0;
 }
 
 // Why ranks on several nodes have no windows.
