@@ -19,6 +19,7 @@
 #include "drawn.h"
 #include "events.h"
 #include "plan.h"
+#include "pretend.h"
 #include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"
 #include "../llmc_zero/internal.h"
@@ -36,14 +37,6 @@ static char folder[64], problem[512];  // problem: of this case on this rank; ""
     } while (0)
 #define EXPECT(condition, ...) \
     ((condition) ? (void)0 : (void)(!*problem && snprintf(problem, sizeof problem, __VA_ARGS__)))
-
-// Replaces the plugin's function: pretends that so many ranks are on each host. 0: does not.
-static int ranks_per_host;
-uint64_t __real_net_machine(char host[NET_NAME]);
-uint64_t __wrap_net_machine(char host[NET_NAME]) {
-    const uint64_t machine = __real_net_machine(host);
-    return ranks_per_host ? machine + 1 + (uint64_t)(checks.rank / ranks_per_host) : machine;
-}
 
 static int failed(const char *call) {
     EXPECT(0, "%s: %s", call, zero_last_error());
