@@ -102,12 +102,15 @@ static int gathers(const zero *z, const struct grads_bucket *b) {
 
 // Counts the bytes that this rank sends. Stage 0 also sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
-    int64_t size = dtype_bytes(plan_wire_type(&z->config));
+    const comm_way *way = &z->plan.of.way;
+    const int wire = dtype_bytes(plan_wire_type(&z->config));
+    const int64_t size = dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype);
+    const int64_t sums = gathers(z, b) ? size * (way->ranks - 1) : 0;
     trace_event e = { .kind = EVENT_REDUCE, .lane = traced_lane(z, k->lane) };
-    if (gathers(z, b)) size += dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype);
     for (int i = 0; i < b->n_pieces; i++) {
         e.unit = b->units[i];
-        e.bytes = b->pieces[i].elems * size * (z->comm.group.ranks - 1);
+        const int64_t elems = b->pieces[i].elems;
+        e.bytes = comm_reduction_bytes(way, elems, wire) + elems * sums;
         b->spans[i].on = k->stream;
         trace_end(&z->trace, &b->spans[i], &e);
     }

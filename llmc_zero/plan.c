@@ -8,7 +8,7 @@
 
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node) {
     return (comm_way){ .ranks = ranks,
-                       .window = c->comm.shared_window && ranks_on_node == ranks,
+                       .window = comm_shares(c, ranks, ranks_on_node),
                        .nccl = c->device == ZERO_CUDA && c->comm.nccl != 0 };
 }
 
@@ -387,14 +387,28 @@ static int check_micro_batches(const zero_config *c, const layout *l) {
         c->micro_batches, 4e18 / bytes);
 }
 
-static zero_traffic times(const zero_traffic *t, int ranks) {
-    zero_traffic all = *t;
+// Returns the traffic of a rank that gathers from so many others, sends its gradients on the naive path to
+// `naive` others, and reduces by `way`.
+static zero_traffic times(const plan *p, int gathers, int naive, const comm_way *way, int wire) {
+    zero_traffic all = p->to_each;
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
-        all.all_gather[i] *= ranks;
-        all.reduce_scatter[i] *= ranks;
-        all.other[i] *= ranks;
+        all.all_gather[i] *= gathers;
+        all.reduce_scatter[i] = comm_reduction_bytes(way, all.reduce_scatter[i] / wire, wire);
+        all.other[i] *= i == ZERO_FOR_STEP ? naive : gathers;
     }
     return all;
+}
+
+// Between nodes, a rank of two groups exchanges fp32 sums of nodes, and gathers only with its equals.
+static void describe_traffic(const plan *p, const zero_config *c, zero_plan *info) {
+    const comm_way *way = &p->of.way;
+    const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way);
+    const int elsewhere = way->ranks - p->of.ranks_on_node, far = hosts > 1 ? hosts - 1 : elsewhere;
+    const comm_way between = { .ranks = far + 1 };
+    info->traffic = times(p, way->ranks - 1, way->ranks - 1, way, wire);
+    info->traffic_between_nodes = times(p, far, elsewhere, &between, wire);
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES && hosts > 1; i++)
+        info->traffic_between_nodes.reduce_scatter[i] *= (int)sizeof(float) / wire;
 }
 
 // -------- the whole plan
@@ -476,7 +490,6 @@ static zero_formula formula(const zero_config *c, const layout *l, int stage) {
 }
 
 void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan *info) {
-    const int others = l->ranks - 1, elsewhere = l->ranks - p->of.ranks_on_node;
     memset(info, 0, sizeof *info);
     describe_memory(p, c, l, assumed, info);
     for (int stage = 0; stage <= 3; stage++) info->formulas[stage] = formula(c, l, stage);
@@ -491,8 +504,7 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     info->bucket_bytes = p->own[PLAN_BUCKETS].blocks * p->own[PLAN_BUCKETS].bytes;
     for (int i = 0; p->own[PLAN_SHARED_BUCKETS].blocks && i < l->n_units; i++)
         if (l->units[i].shared) info->bucket_bytes += plan_for_unit(p, PLAN_SHARED_BUCKETS, c, l, i).bytes;
-    info->traffic = times(&p->to_each, others);
-    info->traffic_between_nodes = times(&p->to_each, elsewhere);
+    describe_traffic(p, c, info);
 }
 
 int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,

@@ -55,7 +55,7 @@ typedef struct {
 // sent. Waits for pending collectives. Gathers ahead: see docs/reference/details.md.
 void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
-    const char *comm;     // "one rank", "mpi, shared window", "mpi, messages (why no window)", "nccl, .."
+    const char *comm;     // "one rank", "mpi, shared window", "mpi, messages (why no window)", ..
     const char *device;   // "cpu", or the name of the CUDA device
     int cuda_device;      // device number; -1 on a CPU
     int ranks_on_host;    // ranks on this rank's host
@@ -112,7 +112,7 @@ typedef struct {
 // Sets *plan to what zero_create would allocate with these settings and tables on rank config.start.rank (-1:
 // rank 0) of `ranks`, with `ranks_on_node` ranks on its node; or fails with ZERO_ERR_ARGUMENT. Connects to no
 // other rank and allocates only small tables. Lines that zero_create may still change are marked as assumed:
-// a shared window, NCCL, and NCCL's memory, which is planned as 0 bytes.
+// shared windows, NCCL, and NCCL's memory, which is planned as 0 bytes.
 int zero_make_plan(zero_plan *plan, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                    const zero_unit *units, int n_units, int ranks, int ranks_on_node);
 // Sets *plan to the plan of z, including the memory that NCCL has allocated.

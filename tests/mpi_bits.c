@@ -19,6 +19,7 @@
 #include "drawn.h"
 #include "events.h"
 #include "plan.h"
+#include "pretend.h"
 #include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"
 #include "../llmc_zero/internal.h"
@@ -283,10 +284,14 @@ static void check_memory(run *r) {
 static void check_transport(const run *r) {
     zero_job job;
     zero_job_info(r->z, &job);
-    const char *way = checks.ranks == 1              ? "mpi, one rank"
-                      : r->config.comm.nccl          ? "nccl, "
-                      : r->config.comm.shared_window ? "mpi, shared window"
-                                                     : "mpi, messages";
+    const int L = ranks_per_host ? ranks_per_host : checks.ranks;
+    const int two_groups = L > 1 && L < checks.ranks && checks.ranks % L == 0;
+    const char *way = checks.ranks == 1               ? "mpi, one rank"
+                      : r->config.comm.nccl           ? "nccl, "
+                      : !r->config.comm.shared_window ? "mpi, messages (as"
+                      : two_groups        ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
+                      : L >= checks.ranks ? "mpi, shared window"
+                                          : "mpi, messages (";
     EXPECT(!strncmp(job.comm, way, strlen(way)), "the ranks are connected by %s, not %s", job.comm, way);
 }
 
@@ -706,6 +711,7 @@ static int create(run *r, int how) {
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
+    ranks_per_host = (int)h[HOSTS];
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
         r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof r->activation);

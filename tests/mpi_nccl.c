@@ -65,7 +65,7 @@ static void start_mpi(void) {
 static memory_request planned[COMM_MEMORIES];
 
 static void plan(int nccl, size_t reduced_bytes) {
-    comm_way way = { ranks.ranks, 1, nccl };
+    comm_way way = { ranks.ranks, ranks.ranks, nccl };
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
 }
 

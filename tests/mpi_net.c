@@ -27,7 +27,7 @@ static void open_net(double timeout_s) {
     c.start.mpi_comm = &world;
     c.comm.timeout_s = timeout_s;
     MUST(net_start(&n, &c));
-    CHECK(n.rank == checks.rank && n.ranks == RANKS && n.node_rank == n.rank && n.on_one_node);
+    CHECK(n.rank == checks.rank && n.ranks == RANKS && n.node_rank == n.rank && n.hosts == 1);
 }
 
 // After a failure, every later exchange returns the same message.

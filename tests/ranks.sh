@@ -191,20 +191,50 @@ test_lost() {
 
 # Open MPI itself reports the connection that a killed rank leaves. tests/same_bits.sh compares the bits of
 # ranks on several hosts.
-test_hosts() {
-    local signal limit=1000
-    hosts_make 2 || { skip ranks.hosts "$hosts_why"; return; }
-    for signal in KILL STOP; do
-        begin "ranks.hosts a rank on another host gets $signal"
-        starts hosts_on 0 timeout $hang_limit mpirun -np 2 --host 10.77.7.1,10.77.7.2 "$trainer" \
-            "${small[@]}" -x 1000000 -z 3 --comm-timeout $limit
-        reaches_step 3
-        kill -$signal "$(rank_pid "$trainer" 1)"
-        fails_once 'rank 0 \(host host0\) (has )?waited .* s in an? .* for rank 1 \(host host1\)'
-        end
-        limit=8
-    done
+# The ranks of two groups wait for each other: one of them names the victim, and if it is stopped, all do.
+on_hosts() {            # RANKS_PER_HOST COMMAND...
+    hosts_on 0 timeout $hang_limit mpirun --oversubscribe -np $((2 * $1)) --host 10.77.7.1:$1,10.77.7.2:$1 \
+        "${@:2}"
 }
+test_hosts() {
+    local signal limit each victim most
+    hosts_make 2 || { skip ranks.hosts "$hosts_why"; return; }
+    while read -r signal limit each victim most; do
+        begin "ranks.hosts $each on each, rank $victim gets $signal"
+        starts on_hosts $each "$trainer" "${small[@]}" -x 1000000 -z 3 --comm-timeout $limit
+        reaches_step 3
+        kill -$signal "$(rank_pid "$trainer" $victim)"
+        fails_once "rank [0-9] \(host host.\) (has )?waited .* s in an? .* for rank $victim \(host " $most
+        end
+    done <<'END'
+KILL 1000 1 1 1
+STOP 8 1 1 1
+KILL 1000 2 3 3
+STOP 8 2 3 1
+STOP 8 2 0 1
+END
+    sent_by_hosts windows 0
+    sent_by_hosts messages 1
+}
+# Compares what ten steps send from host 0 with the plan: both two groups and one.
+sent_by_hosts() {       # NAME MESSAGES
+    local big=(-e l4h4c256v512t64 -b 2 -d 512 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --device cpu --dtype bf16
+        --messages "$2") steps sent=() planned
+    begin "ranks.hosts bytes on the interface, $1"
+    for steps in 2 12; do
+        sent+=(-"$(sent_by_host_0)")
+        on_hosts 2 "$trainer" "${big[@]}" -x $steps >"$screen" 2>&1 </dev/null || need "$(messages)" false
+        sent+=("$(sent_by_host_0)")
+    done
+    "$trainer" "${big[@]}" --plan --plan-ranks 4 -pg 2 >"$screen" 2>&1
+    planned=$(awk '/^  step: / { mib += $NF } END { printf "%d", 10 * 2 * mib * 1048576 }' "$screen")
+    sent=$((sent[3] + sent[2] - sent[1] - sent[0]))
+    # Headers, and packets that TCP repeats, are counted too.
+    need "$sent bytes, planned $planned" [ $((100 * sent)) -ge $((99 * planned)) -a \
+        $((100 * sent)) -le $((105 * planned)) ]
+    end
+}
+sent_by_host_0() { ip netns exec "${hosts_tag}0" cat /sys/class/net/eth0/statistics/tx_bytes; }
 
 # ---- scripts/multi_node/. tests/same_bits.sh compares the bits of ranks that they start
 

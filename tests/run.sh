@@ -150,7 +150,7 @@ else
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2
     table mpi_checkpoint 400 4 1
 fi
-run mpi_zero.timeout 400 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
+run mpi_zero.timeout 400 bash -c "on_ranks 4 $build/tests/mpi_zero timeout"
 run mpi_net.3 400 bash -c "on_ranks 3 $build/tests/mpi_net"
 run mpi_large.3 400 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
 for np in 3 1; do run "mpi_check.$np" 400 bash -c "on_ranks $np $build/tests/mpi_check"; done

@@ -27,7 +27,8 @@ declare -A selects=(
 )
 inside='^ZeRO .*(shared window|one rank|self)' nccl='^ZeRO .*nccl, summed in tree order'
 declare -A shows=(
-    [window]=$inside [mpirun]=$inside [sbatch]=$inside [hosts]='^ZeRO .*messages \(ranks on several nodes\)'
+    [window]=$inside [mpirun]=$inside [sbatch]=$inside
+    [hosts]='^ZeRO .*shared windows of 2 ranks, messages between 2 hosts'
     [messages]='^ZeRO .*messages \(as configured\)' [host]=$inside [nccl]=$nccl [auto]=$nccl
     [offload]='^config .*offload.params cpu \(option'
     [updates]='^  model states first moment .* on NVMe' [nvme]='^  model states parameters .* on NVMe'
@@ -191,6 +192,7 @@ mpirun -z 1
 sbatch -z 3
 hosts -z 3 --overlap 1
 hosts -z 2
+hosts -z 0 --window 65536
 END
 }
 

@@ -181,6 +181,17 @@ static void test_other_lines(void **state) {
     c.comm.shared_window = 1;  // has no effect when each rank is on its own node
     p = plan_of(&c, 2, 1);
     check_lines(&p, want);
+    // Two nodes of two ranks: both. Other numbers on a node, and GPUs: messages.
+    static const struct {
+        int ranks, on_node, cuda, windows;
+    } rows[] = { { 4, 2, 0, 1 }, { 6, 2, 0, 1 }, { 8, 4, 0, 1 },
+                 { 6, 3, 0, 0 }, { 5, 2, 0, 0 }, { 4, 2, 1, 0 } };
+    for (size_t i = 0; i < ROWS(rows); i++) {
+        c.device = rows[i].cuda ? ZERO_CUDA : ZERO_CPU;
+        p = plan_of(&c, rows[i].ranks, rows[i].on_node);
+        assert_int_equal(!strcmp(p.lines[0].purpose, "shared window"), rows[i].windows);
+        assert_string_equal(p.lines[rows[i].windows].purpose, "message staging");
+    }
 }
 
 static void no_update(void *ctx, const zero_piece *p) {}
@@ -386,7 +397,8 @@ static void test_formulas(void **state) {
 // -------- traffic
 
 // On four ranks a shard of the embedding has 256 elements and a shard of a block has 1280. Each is sent to
-// three other ranks, two of which are on another node.
+// three other ranks, two of which are on another node. With windows a rank exchanges with one of those: it
+// reduces the parts of both nodes with its neighbour and sends fp32 sums.
 static void check_traffic(const zero_config *c, int low, int wire) {
     enum { SHARD = PADDED / 4, BLOCK = 1280, EMBEDDING = 256 };
     const zero_purpose step = ZERO_FOR_STEP;
@@ -400,14 +412,17 @@ static void check_traffic(const zero_config *c, int low, int wire) {
     const int64_t once = (SHARD + EMBEDDING) * sum_wire, in_step = SHARD * sum_wire, each = SHARD * wire * A;
     const int64_t reduced[2][4] = { { in_step, in_step, each, each }, { once, once, once, once } };
     const int64_t eval = c->stage == 3 ? SHARD * low : 0;
+    const int windows = c->comm.shared_window, far = windows ? 1 : 2;
+    const int64_t sent = reduced[c->accumulate_layers][c->stage];
+    const int64_t sums = sent / (c->accumulate_layers || c->stage < 2 ? sum_wire : wire) * 4;
     const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
     assert_int_equal(all->all_gather[step], 3 * gathered[c->stage]);
-    assert_int_equal(between->all_gather[step], 2 * gathered[c->stage]);
-    assert_int_equal(all->reduce_scatter[step], 3 * reduced[c->accumulate_layers][c->stage]);
-    assert_int_equal(between->reduce_scatter[step], 2 * reduced[c->accumulate_layers][c->stage]);
+    assert_int_equal(between->all_gather[step], far * gathered[c->stage]);
+    assert_int_equal(all->reduce_scatter[step], windows ? 2 * sent + sums : 3 * sent);
+    assert_int_equal(between->reduce_scatter[step], windows ? sums : 2 * sent);
     assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
     assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * NORM_VALUES * sizeof(double));
-    assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * NORM_VALUES * sizeof(double));
+    assert_int_equal(between->other[ZERO_FOR_SCALARS], far * NORM_VALUES * sizeof(double));
     assert_int_equal(all->other[step], 0);
 }
 
@@ -419,6 +434,8 @@ static void test_traffic(void **state) {
                 zero_config c = config_of(stage, ZERO_BF16, micro_batches[i / 2]);
                 c.accumulate_layers = i % 2;
                 c.comm.reduce_fp32 = wire;
+                check_traffic(&c, 2, wire ? 4 : 2);
+                c.comm.shared_window = 0;
                 check_traffic(&c, 2, wire ? 4 : 2);
                 c.numbers.dtype = ZERO_F32;
                 check_traffic(&c, 4, 4);

@@ -190,7 +190,7 @@ static void open_ranks(void) {
     must(net_start(&ranks, &config));
     share_cores();
     must(net_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
-    plan((comm_way){ .ranks = ranks.ranks, .window = !opt.messages });
+    plan((comm_way){ .ranks = ranks.ranks, .window = opt.messages ? 0 : ranks.ranks });
     must(comm_open(&c, &ranks, &config, &d, &m, planned));
     plan(comm_way_of(&c));
     must(net_agree(&ranks, comm_stage(&c, &m)));

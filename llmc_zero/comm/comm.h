@@ -2,7 +2,8 @@
 // comm_open chooses.
 //
 //   self   comm/self.c   one rank, which only copies
-//   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
+//   host   comm/host.c   through host memory, in one or two groups (comm/staging.h): for CPUs, and GPUs
+//                        without NCCL
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
 // Every collective has a purpose (comm_use). All ranks call the same collectives in the same order.
@@ -84,9 +85,17 @@ typedef enum {
 // How bytes move: in a running job as connected, in a plan as the settings request.
 typedef struct {
     int ranks;
-    int window;  // 1: shared memory; 0: messages
+    int window;  // how many ranks share memory: all, or those of a node; 0: messages
     int nccl;    // 1: parameters and gradients go through NCCL
 } comm_way;
+// Returns 1, or the number of hosts if data passes through two groups (comm/staging.h).
+static inline int comm_hosts(const comm_way *way) { return way->window ? way->ranks / way->window : 1; }
+// Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
+// some as fp32 sums.
+int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
+// Returns comm_way.window as the settings request it, for nodes with on_node consecutive ranks each. The sum
+// over the ranks of a node must be a subtree of the sum over all, so on_node must be a power of two.
+int comm_shares(const zero_config *c, int ranks, int on_node);
 // reduced_bytes: this rank's part of the largest reduction, in the dtype in which it is sent.
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
@@ -137,9 +146,19 @@ typedef struct {
 } comm_round;
 // Finds the runs of the next `room` elements. Returns n_runs, 0 if no elements are left.
 int comm_next_round(comm_round *r, int64_t room);
-// Sums this rank's part of a round in tree order. Rank r's data starts at others + r * stride.
-int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
-                   zero_dtype shard_type, float scale);
+// A sum of the data of several ranks in a round, in tree order. The data is packed, or in `full`.
+typedef struct {
+    int ranks, own;      // their number, and this rank's number among them
+    zero_dtype type;     // of the data
+    const char *others;  // rank r's data starts at others + r * stride
+    size_t stride;
+    const char *mine;  // this rank's data; NULL: part `part` of each piece's full
+    int part;
+    char *sums;  // where to put fp32 sums; NULL: into the shards, times scale, plus `plus`, rounded once
+    zero_dtype shard_type;
+    float scale;
+} comm_sum;
+int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s);
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 

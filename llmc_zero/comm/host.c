@@ -1,5 +1,6 @@
 // Each rank packs the data it sends into staging, all ranks exchange it, and each rank unpacks gathered data
-// or sums its part in tree order: in rounds of as many elements as fit.
+// or sums its part in tree order: in rounds of as many elements as fit. With two groups (comm/staging.h) a
+// reduction first sums within a host, and a gather first passes between hosts.
 #include "host.h"
 #include "../base/error.h"
 #include "staging.h"
@@ -11,15 +12,33 @@ static int move(comm *c, device *d, void *to, const void *from, size_t bytes) {
     return d->f->copy(d, COMM, to, from, bytes);
 }
 
+static int exchange(comm *c, staging *s, comm_use use, exchange_kind x, comm_kind kind, size_t bytes) {
+    comm_count(c, use, kind, (s->of.ranks - 1) * bytes);
+    return staging_exchange(c, s, use, x, 0, bytes);
+}
+
 // -------- reductions
 
-// Packs the round's elements of every other rank's part into staging.
+// Returns how many elements of a part fit into a round. In a round of two groups a rank sends each rank of
+// its host the elements of a part for every host, and then fp32 sums to its equals on the other hosts.
+static int64_t scatter_room(const comm_host *h, size_t size) {
+    enum { ALIGNED = 16 };  // the parts for the hosts are packed
+    const int64_t near = h->near->scatter_bytes / h->hosts / size;
+    if (!h->far) return near;
+    const int64_t far = h->far->scatter_bytes / sizeof(float);
+    return (near < far ? near : far) / ALIGNED * ALIGNED;
+}
+
+// Packs the round's elements of every other rank's part into staging: for a near rank, those of its equals on
+// all hosts.
 static int pack(comm *c, const comm_round *round, size_t size) {
-    for (int dest = 0; dest < c->group.ranks; dest++) {
-        char *out = staging_out(c, EXCHANGE_SCATTER, dest);
-        if (dest == c->group.rank) continue;
+    const staging *near = c->host->near;
+    for (int part = 0; part < c->group.ranks; part++) {
+        const int dest = part % near->of.ranks, host = part / near->of.ranks;
+        char *out = staging_out(near, EXCHANGE_SCATTER, dest) + host * round->elems * size;
+        if (dest == near->of.rank) continue;
         for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
-            const char *from = u->piece->full + (dest * u->piece->elems + u->from) * size;
+            const char *from = u->piece->full + (part * u->piece->elems + u->from) * size;
             ZERO_TRY(move(c, c->device, out + u->at * size, from, u->n * size));
         }
     }
@@ -38,20 +57,48 @@ static int receive(comm *c, size_t bytes, const char **in, size_t *stride) {
     return 0;
 }
 
+// Returns the sum of what the ranks of s have sent in the last exchange.
+static comm_sum sum_of(const staging *s, zero_dtype type) {
+    const char *in = staging_in(s, EXCHANGE_SCATTER, 0);
+    return (comm_sum){ .ranks = s->of.ranks,
+                       .own = s->of.rank,
+                       .type = type,
+                       .others = in,
+                       .stride = staging_in(s, EXCHANGE_SCATTER, 1) - in };
+}
+
+// Adds the ranks of this host, for each host's part, and exchanges the sums.
+static int sum_near(comm *c, comm_use use, const comm_round *round, comm_sum *s) {
+    const comm_host *h = c->host;
+    const size_t bytes = round->elems * dtype_bytes(s->type);
+    for (int host = 0; host < h->hosts; host++, s->others += bytes) {
+        s->part = host * h->near->of.ranks + h->near->of.rank;
+        s->sums = staging_out(h->far, EXCHANGE_SCATTER, host);
+        ZERO_TRY(comm_sum_round(c, round, s));
+    }
+    ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, round->elems * sizeof(float)));
+    *s = sum_of(h->far, ZERO_F32);
+    s->mine = staging_out(h->far, EXCHANGE_SCATTER, h->far->of.rank);
+    return 0;
+}
+
 static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                                zero_dtype shard_type, float scale) {
     const size_t size = dtype_bytes(full_type);
+    comm_host *h = c->host;
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
-    while (comm_next_round(&round, c->host->scatter_bytes / size)) {
-        const size_t bytes = round.elems * size;
+    while (comm_next_round(&round, scatter_room(h, size))) {
+        const size_t bytes = h->hosts * round.elems * size;
         ZERO_TRY(pack(c, &round, size));
-        ZERO_TRY(staging_exchange(c, use, EXCHANGE_SCATTER, 0, bytes));
-        comm_count(c, use, COMM_REDUCE_SCATTER, (c->group.ranks - 1) * bytes);
-        const char *in = staging_in(c, EXCHANGE_SCATTER, 0);
-        size_t stride = staging_in(c, EXCHANGE_SCATTER, 1) - in;
-        ZERO_TRY(receive(c, bytes, &in, &stride));
-        ZERO_TRY(comm_sum_round(c, &round, in, stride, full_type, shard_type, scale));
+        ZERO_TRY(exchange(c, h->near, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, bytes));
+        comm_sum sum = sum_of(h->near, full_type);
+        sum.part = c->group.rank;
+        ZERO_TRY(receive(c, bytes, &sum.others, &sum.stride));
+        if (h->far) ZERO_TRY(sum_near(c, use, &round, &sum));
+        sum.shard_type = shard_type;
+        sum.scale = scale;
+        ZERO_TRY(comm_sum_round(c, &round, &sum));
     }
     return 0;
 }
@@ -70,33 +117,62 @@ static int copy_twice(comm *c, device *d, char *out, char *own, const char *from
     return 0;
 }
 
-static int gather_round(comm *c, comm_use use, device *d, const comm_round *round, size_t size) {
-    const comm_run *end = round->runs + round->n_runs;
-    char *out = staging_out(c, EXCHANGE_GATHER, 0);
-    for (const comm_run *u = round->runs; u < end; u++) {
-        char *own = u->piece->full + (c->group.rank * u->piece->elems + u->from) * size;
-        ZERO_TRY(copy_twice(c, d, out + u->at * size, own, u->piece->shard + u->from * size, u->n * size));
-    }
-    ZERO_TRY(staging_exchange(c, use, EXCHANGE_GATHER, 0, round->elems * size));
-    for (int r = 0; r < c->group.ranks; r++) {
-        const char *in = staging_in(c, EXCHANGE_GATHER, r);
-        if (r == c->group.rank) continue;
-        for (const comm_run *u = round->runs; u < end; u++) {
-            char *to = u->piece->full + (r * u->piece->elems + u->from) * size;
-            ZERO_TRY(move(c, d, to, in + u->at * size, u->n * size));
-        }
+// Copies what a round has gathered of a part to its place in full.
+static int unpack(comm *c, device *d, const comm_round *round, int part, const char *in, size_t size) {
+    for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
+        char *to = u->piece->full + (part * u->piece->elems + u->from) * size;
+        ZERO_TRY(move(c, d, to, in + u->at * size, u->n * size));
     }
     return 0;
 }
 
+// Sends what has come from the other hosts on to the ranks of this one.
+static int gather_near(comm *c, comm_use use, comm_kind kind, device *d, const comm_round *round,
+                       size_t size) {
+    const comm_host *h = c->host;
+    const int L = h->near->of.ranks;
+    const size_t bytes = round->elems * size;
+    char *out = staging_out(h->near, EXCHANGE_GATHER, 0);
+    for (int host = 0; host < h->hosts; host++) {
+        const int own = host == h->far->of.rank;
+        const char *from = own ? staging_out(h->far, EXCHANGE_GATHER, 0)
+                               : staging_in(h->far, EXCHANGE_GATHER, host);
+        ZERO_TRY(move(c, d, out + host * bytes, from, bytes));
+    }
+    ZERO_TRY(exchange(c, h->near, use, EXCHANGE_GATHER, kind, h->hosts * bytes));
+    for (int part = 0; part < c->group.ranks; part++) {
+        const char *in = staging_in(h->near, EXCHANGE_GATHER, part % L) + part / L * bytes;
+        if (part % L != h->near->of.rank) ZERO_TRY(unpack(c, d, round, part, in, size));
+    }
+    return 0;
+}
+
+static int gather_round(comm *c, comm_use use, comm_kind kind, device *d, const comm_round *round,
+                        size_t size) {
+    const comm_host *h = c->host;
+    staging *first = h->far ? h->far : h->near;
+    char *out = staging_out(first, EXCHANGE_GATHER, 0);
+    for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
+        char *own = u->piece->full + (c->group.rank * u->piece->elems + u->from) * size;
+        ZERO_TRY(copy_twice(c, d, out + u->at * size, own, u->piece->shard + u->from * size, u->n * size));
+    }
+    ZERO_TRY(exchange(c, first, use, EXCHANGE_GATHER, kind, round->elems * size));
+    for (int i = 0; i < first->of.ranks; i++) {
+        const int part = first->of.first + i * first->of.step;
+        if (i == first->of.rank) continue;
+        ZERO_TRY(unpack(c, d, round, part, staging_in(first, EXCHANGE_GATHER, i), size));
+    }
+    return h->far ? gather_near(c, use, kind, d, round, size) : 0;
+}
+
 static int gather(comm *c, comm_use use, comm_kind kind, device *d, const comm_piece *pieces, int n,
                   size_t size) {
+    const comm_host *h = c->host;
+    size_t room = h->near->gather_bytes / h->hosts;
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
-    while (comm_next_round(&round, c->host->gather_bytes / size)) {
-        ZERO_TRY(gather_round(c, use, d, &round, size));
-        comm_count(c, use, kind, (c->group.ranks - 1) * round.elems * size);
-    }
+    if (h->far && h->far->gather_bytes < room) room = h->far->gather_bytes;
+    while (comm_next_round(&round, room / size)) ZERO_TRY(gather_round(c, use, kind, d, &round, size));
     return 0;
 }
 
@@ -108,14 +184,15 @@ static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
     if (c->group.ranks == 1) return 0;
-    for (size_t pos = 0; pos < bytes; pos += c->host->gather_bytes) {
-        size_t n = bytes - pos < c->host->gather_bytes ? bytes - pos : c->host->gather_bytes;
-        if (c->group.rank == root) memcpy(staging_out(c, EXCHANGE_ROOT, 0), (char *)data + pos, n);
-        ZERO_TRY(staging_exchange(c, use, EXCHANGE_ROOT, root, n));
+    staging *s = &c->host->all;
+    for (size_t pos = 0; pos < bytes; pos += s->gather_bytes) {
+        size_t n = bytes - pos < s->gather_bytes ? bytes - pos : s->gather_bytes;
+        if (c->group.rank == root) memcpy(staging_out(s, EXCHANGE_ROOT, 0), (char *)data + pos, n);
+        ZERO_TRY(staging_exchange(c, s, use, EXCHANGE_ROOT, root, n));
         if (c->group.rank == root)
             comm_count(c, use, COMM_OTHER, n * (c->group.ranks - 1));
         else
-            memcpy((char *)data + pos, staging_in(c, EXCHANGE_ROOT, root), n);
+            memcpy((char *)data + pos, staging_in(s, EXCHANGE_ROOT, root), n);
     }
     return 0;
 }
@@ -129,7 +206,8 @@ int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
 }
 
 int comm_barrier(comm *c) {
-    return c->group.ranks == 1 ? 0 : staging_exchange(c, comm_for_scalars, EXCHANGE_BARRIER, 0, 0);
+    if (c->group.ranks == 1) return 0;
+    return staging_exchange(c, &c->host->all, comm_for_scalars, EXCHANGE_BARRIER, 0, 0);
 }
 
 // -------- opening and closing

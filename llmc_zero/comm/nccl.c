@@ -41,9 +41,17 @@ static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece 
     comm *c = n->c;
     comm_run runs[n_pieces];
     comm_round r = { .runs = runs, .next = pieces, .end = pieces + n_pieces };
+    const comm_sum sum = { .ranks = c->group.ranks,
+                           .own = c->group.rank,
+                           .type = full_type,
+                           .others = c->incoming,
+                           .stride = c->incoming_bytes,
+                           .part = c->group.rank,
+                           .shard_type = shard_type,
+                           .scale = scale };
     while (comm_next_round(&r, c->incoming_bytes / dtype_bytes(full_type))) {
         ZERO_TRY(exchange_round(n, w, &r, full_type));
-        ZERO_TRY(comm_sum_round(c, &r, c->incoming, c->incoming_bytes, full_type, shard_type, scale));
+        ZERO_TRY(comm_sum_round(c, &r, &sum));
     }
     return 0;
 }

@@ -39,8 +39,10 @@ int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory 
 }
 
 comm_way comm_way_of(const comm *c) {
-    int window = c->host && c->host->window;
-    return (comm_way){ .ranks = c->group.ranks, .window = window, .nccl = c->nccl != NULL };
+    const staging *near = c->host ? c->host->near : NULL;
+    return (comm_way){ .ranks = c->group.ranks,
+                       .window = near && near->window ? near->of.ranks : 0,
+                       .nccl = c->nccl != NULL };
 }
 
 int comm_stage(comm *c, memory *m) {

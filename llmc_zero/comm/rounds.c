@@ -18,17 +18,20 @@ int comm_next_round(comm_round *r, int64_t room) {
     return r->n_runs;
 }
 
-int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
-                   zero_dtype shard_type, float scale) {
-    const int own = c->group.rank, ranks = c->group.ranks;
-    const size_t size = dtype_bytes(full_type);
+static int sum_run(comm *c, const comm_run *u, const comm_sum *s) {
+    const size_t size = dtype_bytes(s->type);
+    const comm_piece *p = u->piece;
     device *d = c->device;
-    for (const comm_run *u = r->runs; u < r->runs + r->n_runs; u++) {
-        const rank_parts parts = { ranks, own, u->piece->full + (own * u->piece->elems + u->from) * size,
-                                   others + u->at * size, stride };
-        const float *plus = u->piece->plus ? u->piece->plus + u->from : NULL;
-        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, u->piece->shard + u->from * dtype_bytes(shard_type),
-                                 full_type, &parts, scale, u->n, plus));
-    }
+    const char *own = s->mine ? s->mine + u->at * size : p->full + (s->part * p->elems + u->from) * size;
+    const rank_parts parts = { s->ranks, s->own, own, s->others + u->at * size, s->stride };
+    if (s->sums)
+        return d->f->sum_ranks(d, COMM, ZERO_F32, s->sums + u->at * sizeof(float), s->type, &parts, 1, u->n,
+                               NULL);
+    return d->f->sum_ranks(d, COMM, s->shard_type, p->shard + u->from * dtype_bytes(s->shard_type), s->type,
+                           &parts, s->scale, u->n, p->plus ? p->plus + u->from : NULL);
+}
+
+int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s) {
+    for (const comm_run *u = r->runs; u < r->runs + r->n_runs; u++) ZERO_TRY(sum_run(c, u, s));
     return 0;
 }

@@ -32,6 +32,17 @@ static int fail_too_small(const zero_config *c, int ranks) {
                        (long long)staging_bytes(c), ranks, 2 * (long long)least);
 }
 
+int comm_shares(const zero_config *c, int ranks, int on_node) {
+    const int halves = on_node > 1 && !(on_node & (on_node - 1)) && ranks % on_node == 0;
+    if (!c->comm.shared_window) return 0;
+    return on_node == ranks || (halves && c->device == ZERO_CPU) ? on_node : 0;
+}
+
+int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes) {
+    const int hosts = comm_hosts(way);
+    return elems * ((way->ranks - hosts) * elem_bytes + (hosts - 1) * (int)sizeof(float));
+}
+
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes) {
     for (int i = 0; i < COMM_MEMORIES; i++) planned[i] = (memory_request){ .blocks = 0 };
@@ -42,7 +53,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     if (part < PER_RANK) return fail_too_small(c, ranks);
     // Plans both, because messages replace the window if it cannot be created.
     planned[COMM_WINDOW] = working("shared window", host, 2 * half, way->window ? 1 : 0);
-    planned[COMM_MESSAGES] = working("message staging", host, half, way->window ? 0 : 2);
+    planned[COMM_MESSAGES] = working("message staging", host, half, way->window == ranks ? 0 : 2);
     if (!cuda) return 0;
 
     const char *incoming = "bytes of other ranks";

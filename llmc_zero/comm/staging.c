@@ -8,15 +8,15 @@
 // -------- addresses
 
 // A window has two halves, so that a rank can fill one while others still read the other. Messages need one.
-static char *out_at(const comm_host *h, exchange_kind x, int dest) {
-    return h->out + h->half * h->half_bytes + (x == EXCHANGE_SCATTER ? dest * h->part : 0);
+static char *out_at(const staging *s, exchange_kind x, int dest) {
+    return s->out + s->half * s->half_bytes + (x == EXCHANGE_SCATTER ? dest * s->part : 0);
 }
-static char *in_at(const comm_host *h, exchange_kind x, int src) {
-    const size_t part = x == EXCHANGE_SCATTER ? h->in_part : 0;
-    return h->in + (h->half ^ 1) * h->half_bytes + src * h->in_stride + part;
+static char *in_at(const staging *s, exchange_kind x, int src) {
+    const size_t part = x == EXCHANGE_SCATTER ? s->in_part : 0;
+    return s->in + (s->half ^ 1) * s->half_bytes + src * s->in_stride + part;
 }
-char *staging_out(const comm *c, exchange_kind x, int dest) { return out_at(c->host, x, dest) + STAMP_BYTES; }
-char *staging_in(const comm *c, exchange_kind x, int src) { return in_at(c->host, x, src) + STAMP_BYTES; }
+char *staging_out(const staging *s, exchange_kind x, int dest) { return out_at(s, x, dest) + STAMP_BYTES; }
+char *staging_in(const staging *s, exchange_kind x, int src) { return in_at(s, x, src) + STAMP_BYTES; }
 
 // -------- exchanges
 
@@ -27,40 +27,43 @@ typedef struct {
     int64_t bytes;
 } stamp;
 
-static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
-    stamp s;
-    memcpy(&s, in_at(c->host, x, src), sizeof s);
-    if (!memcmp(&s, mine, sizeof s)) return 0;
+static int check_stamp(comm *c, const staging *s, exchange_kind x, int src, const stamp *mine) {
+    stamp theirs;
+    memcpy(&theirs, in_at(s, x, src), sizeof theirs);
+    if (!memcmp(&theirs, mine, sizeof theirs)) return 0;
     char units[48] = "";
-    if (mine->units && s.units && mine->unit != s.unit)
-        snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
-    return net_fail_unlike(c->net, src, units);
+    if (mine->units && theirs.units && mine->unit != theirs.unit)
+        snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)theirs.unit);
+    return net_fail_unlike(c->net, s->of.first + src * s->of.step, units);
 }
 
-static int exchange_messages(comm *c, net_use use, exchange_kind x, int root, size_t bytes) {
+static int exchange_messages(comm *c, const staging *s, net_use use, exchange_kind x, int root,
+                             size_t bytes) {
     char *send[c->group.ranks], *receive[c->group.ranks];
-    for (int r = 0; r < c->group.ranks; r++) {
-        send[r] = out_at(c->host, x, r);
-        receive[r] = in_at(c->host, x, r);
+    memset(send, 0, sizeof send);
+    for (int i = 0; i < s->of.ranks; i++) {
+        const int r = s->of.first + i * s->of.step;
+        send[r] = out_at(s, x, i);
+        receive[r] = in_at(s, x, i);
     }
-    return net_exchange(c->net, x, use, root, send, receive, bytes);
+    return net_exchange(c->net, x, use, s->of.first + root * s->of.step, send, receive, bytes);
 }
 
 // First waits until the device has filled the staging and has read the data of the last exchange.
-int staging_exchange(comm *c, comm_use use, exchange_kind x, int root, size_t bytes) {
+int staging_exchange(comm *c, staging *s, comm_use use, exchange_kind x, int root, size_t bytes) {
     comm_host *h = c->host;
-    const net_use waits = { use.unit, use.units };
+    const net_use waits = { use.unit, use.units, s->of };
     const stamp mine = { h->exchanges, x, root, use.unit, use.units, use.purpose, (int64_t)bytes };
-    for (int r = 0; r < c->group.ranks; r++) memcpy(out_at(h, x, r), &mine, sizeof mine);
+    for (int i = 0; i < s->of.ranks; i++) memcpy(out_at(s, x, i), &mine, sizeof mine);
     if (h->queued) ZERO_TRY(c->device->f->wait(c->device, COMM));
     h->queued = 0;
-    ZERO_TRY(h->window ? window_meet(h->window, waits, x)
-                       : exchange_messages(c, waits, x, root, STAMP_BYTES + bytes));
-    h->half ^= 1;
+    ZERO_TRY(s->window ? window_meet(s->window, waits, x)
+                       : exchange_messages(c, s, waits, x, root, STAMP_BYTES + bytes));
+    s->half ^= 1;
     h->exchanges++;
-    for (int r = 0; r < c->group.ranks; r++) {
-        const int sends = r != c->group.rank && (x != EXCHANGE_ROOT || r == root);
-        if (sends) ZERO_TRY(check_stamp(c, x, r, &mine));
+    for (int i = 0; i < s->of.ranks; i++) {
+        const int sends = i != s->of.rank && (x != EXCHANGE_ROOT || i == root);
+        if (sends) ZERO_TRY(check_stamp(c, s, x, i, &mine));
     }
     return 0;
 }
@@ -69,54 +72,100 @@ int staging_exchange(comm *c, comm_use use, exchange_kind x, int root, size_t by
 
 // The window is (ranks, 2, half). In each half of its part a rank has bytes for all ranks, or a part for
 // each.
-static int use_window(comm *c, memory *m, size_t half) {
-    comm_host *h = c->host;
-    h->half_bytes = half;
-    h->in_stride = 2 * half;
-    h->in_part = c->group.rank * h->part;
-    h->gather_bytes = half - STAMP_BYTES;
-    h->in = window_memory(h->window);
-    h->out = h->in + c->group.rank * h->in_stride;
-    ZERO_TRY(c->device->f->pin(c->device, h->in, c->group.ranks * h->in_stride));
+static int use_window(comm *c, memory *m, staging *s, net_group of, window *w) {
+    const size_t half = c->planned[COMM_WINDOW].bytes / 2, part = comm_part(half, of.ranks);
+    char *in = window_memory(w);
+    *s = (staging){ .of = of,
+                    .window = w,
+                    .scatter_bytes = part - STAMP_BYTES,
+                    .gather_bytes = half - STAMP_BYTES,
+                    .out = in + of.rank * 2 * half,
+                    .in = in,
+                    .half_bytes = half,
+                    .part = part,
+                    .in_stride = 2 * half,
+                    .in_part = of.rank * part };
+    ZERO_TRY(c->device->f->pin(c->device, in, of.ranks * s->in_stride));
     return memory_note(m, &c->planned[COMM_WINDOW]);
 }
 
 // The buffers are (ranks, part).
-static int use_messages(comm *c, memory *m, size_t bytes) {
+static staging messages(const comm *c, net_group of, char *out, char *in) {
+    const size_t part = comm_part(c->planned[COMM_MESSAGES].bytes, of.ranks), most = part - STAMP_BYTES;
+    return (staging){ .of = of,
+                      .scatter_bytes = most,
+                      .gather_bytes = most,
+                      .out = out,
+                      .in = in,
+                      .part = part,
+                      .in_stride = part };
+}
+
+static int use_messages(comm *c, memory *m, net_group of) {
+    const memory_request *r = &c->planned[COMM_MESSAGES];
     comm_host *h = c->host;
     device *d = c->device;
-    h->in_stride = h->part;
-    h->gather_bytes = h->scatter_bytes;
-    h->out = memory_alloc(m, &c->planned[COMM_MESSAGES]);
-    h->in = memory_alloc(m, &c->planned[COMM_MESSAGES]);
-    if (!h->out || !h->in) return ZERO_ERR_MEMORY;
-    ZERO_TRY(d->f->pin(d, h->out, bytes));
-    return d->f->pin(d, h->in, bytes);
+    h->all = messages(c, of, memory_alloc(m, r), memory_alloc(m, r));
+    if (!h->all.out || !h->all.in) return ZERO_ERR_MEMORY;
+    ZERO_TRY(d->f->pin(d, h->all.out, r->bytes));
+    return d->f->pin(d, h->all.in, r->bytes);
+}
+
+// Two groups: a window for the L ranks of each node.
+static int use_both(comm *c, memory *m, net_group all, window *w) {
+    comm_host *h = c->host;
+    const int rank = all.rank, L = c->net->ranks_on_node;
+    h->hosts = c->net->hosts;
+    h->near = &h->inside;
+    h->far = &h->across;
+    ZERO_TRY(use_window(c, m, &h->inside, (net_group){ rank % L, L, rank / L * L, 1 }, w));
+    ZERO_TRY(use_messages(c, m, all));
+    h->across = messages(c, (net_group){ rank / L, h->hosts, rank % L, L }, h->all.out, h->all.in);
+    return 0;
+}
+
+// Why ranks on several nodes have no windows.
+static const char *why_flat(const comm *c) {
+    const net *n = c->net;
+    if (c->device->asynchronous || n->ranks_on_node == 1) return "ranks on several nodes";
+    return n->hosts ? "the number of ranks on each node is no power of two"
+                    : "nodes differ in their number of ranks, or these are not consecutive";
 }
 
 int staging_open(comm *c, const zero_config *config, memory *m) {
-    const size_t half = c->planned[COMM_MESSAGES].bytes;
-    const int waiting = c->group.ranks * (1 + config->overlap);
+    const net_group all = { c->group.rank, c->group.ranks, 0, 1 };
+    const int shares = c->net->hosts ? comm_shares(config, all.ranks, c->net->ranks_on_node) : 0;
+    const int waiting = shares * (1 + config->overlap);
     char why[WINDOW_WHY] = "as configured";
+    window *w = NULL;
     comm_host *h = c->host = calloc(1, sizeof *h);
     if (!h) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the collectives' state");
-    h->part = comm_part(half, c->group.ranks);
-    h->scatter_bytes = h->part - STAMP_BYTES;
-    if (config->comm.shared_window) ZERO_TRY(window_open(&h->window, c->net, 2 * half, waiting, why));
-    if (h->window)
-        snprintf(c->name, sizeof c->name, "%s, shared window", c->net->name);
-    else
+    h->near = &h->all;
+    h->hosts = 1;
+    if (config->comm.shared_window) snprintf(why, sizeof why, "%s", why_flat(c));
+    if (shares) ZERO_TRY(window_open(&w, c->net, 2 * c->planned[COMM_MESSAGES].bytes, waiting, why));
+    if (!w) {
         snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
-    return h->window ? use_window(c, m, half) : use_messages(c, m, half);
+        return use_messages(c, m, all);
+    }
+    if (shares == all.ranks) {
+        snprintf(c->name, sizeof c->name, "%s, shared window", c->net->name);
+        return use_window(c, m, &h->all, all, w);
+    }
+    snprintf(c->name, sizeof c->name, "%s, shared windows of %d ranks, messages between %d hosts",
+             c->net->name, shares, c->net->hosts);
+    return use_both(c, m, all, w);
 }
 
 void staging_close(comm *c) {
     comm_host *h = c->host;
     device *d = c->device;
     if (!h) return;
-    if (h->in) d->f->unpin(d, h->in);
-    if (h->out && !h->window) d->f->unpin(d, h->out);
-    if (h->window) window_close(h->window);
+    staging *const near = h->near, *const all = &h->all;
+    if (all->in) d->f->unpin(d, all->in);
+    if (all->out && !all->window) d->f->unpin(d, all->out);
+    if (near != all && near->in) d->f->unpin(d, near->in);
+    if (near->window) window_close(near->window);
     free(h);
     c->host = NULL;
 }

@@ -1,5 +1,9 @@
-// The staging of the host's collectives, and its exchange between the ranks: shared memory if all ranks are
-// on one node (comm/window.c), otherwise two buffers and messages.
+// The staging of the host's collectives, and its exchange between the ranks of a group: shared memory on one
+// node (comm/window.c), otherwise two buffers and messages.
+//
+// If the nodes have as many consecutive ranks each, a power of two, data passes through two groups: near, the
+// ranks of a node, by a window; and far, the ranks of equal place on the nodes, by messages. The sum over the
+// ranks of a node is then a subtree of the sum over all ranks. Otherwise one group has all ranks.
 #ifndef LLMC_ZERO_COMM_STAGING_H
 #define LLMC_ZERO_COMM_STAGING_H
 #include "comm.h"
@@ -8,15 +12,23 @@
 // Every exchange starts with a stamp that identifies its collective.
 enum { STAMP_BYTES = 64 };
 
-typedef struct comm_host {
+typedef struct {
+    net_group of;
     window *window;                      // NULL: messages
     size_t scatter_bytes, gather_bytes;  // the most that an exchange can send: to each rank, to all ranks
-    int queued;                          // 1: copies between staging and the device may still be queued
     // where the bytes are; see staging_out and staging_in
     char *out, *in;
     size_t half_bytes, part, in_stride, in_part;
-    int half;            // for the next exchange
-    uint32_t exchanges;  // number of exchanges so far
+    int half;  // for the next exchange
+} staging;
+
+typedef struct comm_host {
+    staging all;             // every rank
+    staging inside, across;  // with two groups; `across` uses the memory of `all`
+    staging *near, *far;     // the groups through which data passes; one group: &all and NULL
+    int hosts;               // ranks of `far`; 1: one group
+    int queued;              // 1: copies between staging and the device may still be queued
+    uint32_t exchanges;      // number of exchanges so far, in all groups
 } comm_host;
 
 // The bytes of half the staging that each rank's part has.
@@ -26,14 +38,16 @@ static inline size_t comm_part(size_t half, int ranks) { return half / ranks / 6
 int staging_open(comm *c, const zero_config *config, memory *m);
 void staging_close(comm *c);
 
+// Ranks are numbered within the group of s.
+
 // Returns where this rank's bytes go before an exchange: those for rank dest in EXCHANGE_SCATTER, otherwise
 // those for all ranks.
-char *staging_out(const comm *c, exchange_kind x, int dest);
+char *staging_out(const staging *s, exchange_kind x, int dest);
 // Exchanges `bytes` bytes (SCATTER: per rank). Fails if the ranks are in different collectives. root: for
 // EXCHANGE_ROOT.
-int staging_exchange(comm *c, comm_use use, exchange_kind x, int root, size_t bytes);
+int staging_exchange(comm *c, staging *s, comm_use use, exchange_kind x, int root, size_t bytes);
 // Returns the bytes that rank src has sent in the last exchange. They stay until the next one begins. The
 // addresses of consecutive ranks are equally far apart.
-char *staging_in(const comm *c, exchange_kind x, int src);
+char *staging_in(const staging *s, exchange_kind x, int src);
 
 #endif

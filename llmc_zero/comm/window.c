@@ -27,6 +27,7 @@ typedef struct {
 
 struct window {
     net *ranks;
+    net_group of;
     control *ctl;
     size_t head, mapped;  // bytes of the control with padding, and of all the shared memory
     int spins;            // number of polls before a wait sleeps
@@ -59,9 +60,12 @@ static int wait_for_others(window *w, net_use use, exchange_kind x, uint32_t gen
         const double waited = patience_waited(&p);
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
         const int done = met(w, generation), late = !done && waited > n->timeout_s;
-        for (int r = 0; r < n->ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
+        memset(missing, 0, sizeof missing);
+        for (int i = 0; i < w->of.ranks; i++)
+            missing[w->of.first + i] = atomic_load(&w->ctl->waits[i]) != generation + 1;
         failure_waits(n, use, x, waited, done || late ? NULL : missing);
         if (done) return 0;
+        if (w->of.ranks < n->ranks) ZERO_TRY(failure_heard(n, use));
         if (late) return failure_late(n, use, x, missing);
     }
 }
@@ -70,8 +74,8 @@ int window_meet(window *w, net_use use, exchange_kind x) {
     control *ctl = w->ctl;
     uint32_t generation = atomic_load_explicit(&ctl->generation, memory_order_acquire);
     uint32_t arrived = 1 + atomic_fetch_add_explicit(&ctl->arrived, 1, memory_order_acq_rel);
-    if (arrived < (uint32_t)w->ranks->ranks) {
-        atomic_store_explicit(&ctl->waits[w->ranks->rank], generation + 1, memory_order_relaxed);
+    if (arrived < (uint32_t)w->of.ranks) {
+        atomic_store_explicit(&ctl->waits[w->of.rank], generation + 1, memory_order_relaxed);
         return wait_for_others(w, use, x, generation);
     }
     atomic_store_explicit(&ctl->arrived, 0, memory_order_relaxed);
@@ -82,7 +86,8 @@ int window_meet(window *w, net_use use, exchange_kind x) {
 
 // -------- opening and closing
 
-// Rank 0's memory. It has no name in the file system, so nothing is left behind when a rank dies.
+// The memory of a node's first rank. It has no name in the file system, so nothing is left behind when a rank
+// dies.
 typedef struct {
     char path[48], why[WINDOW_WHY];
     dev_t device;
@@ -106,7 +111,7 @@ static int create_file(size_t bytes, shared_file *f) {
     return -1;
 }
 
-// In another container, rank 0's path may be a different file.
+// In another container, the first rank's path may be a different file.
 static int open_file(const shared_file *f) {
     struct stat s;
     int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
@@ -115,32 +120,32 @@ static int open_file(const shared_file *f) {
     return -1;
 }
 
-// Returns 1 if all ranks have mapped the memory, 0 if not, or a negative error.
-static int map(net *n, size_t bytes, void **base, char why[WINDOW_WHY]) {
-    shared_file f = { .why = "no shared memory" };
-    int fd = n->rank ? -1 : create_file(bytes, &f);
-    ZERO_TRY(net_broadcast(n, 0, &f, sizeof f));
-    if (n->rank) fd = open_file(&f);
+// Returns 1 if the ranks of every node have mapped their memory, 0 if not, or a negative error.
+static int map(net *n, const net_group *of, size_t bytes, void **base, char why[WINDOW_WHY]) {
+    shared_file f = { .why = "no shared memory" }, files[n->ranks];
+    int fd = of->rank ? -1 : create_file(bytes, &f);
+    ZERO_TRY(net_gather(n, &f, files, sizeof f));
+    if (of->rank) fd = open_file(&files[of->first]);
     *base = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const int mine = *base != MAP_FAILED, all = net_least(n, mine);
     if (fd >= 0) close(fd);
     if (!all && mine) munmap(*base, bytes);
-    memcpy(why, f.why, WINDOW_WHY);
+    for (int r = 0; r < n->ranks; r += of->ranks)
+        if (!r || !*files[r].path) memcpy(why, files[r].why, WINDOW_WHY);
     return all;
 }
 
 int window_open(window **w, net *ranks, size_t bytes, int waiting, char why[WINDOW_WHY]) {
-    const size_t page = 4096, control_bytes = sizeof(control) + ranks->ranks * sizeof(uint32_t),
-                 head = (control_bytes + page - 1) / page * page, all = head + ranks->ranks * bytes;
+    const int here = ranks->ranks_on_node, place = ranks->node_rank;
+    const net_group of = { place, here, ranks->rank - place, 1 };
+    const size_t page = 4096, control_bytes = sizeof(control) + here * sizeof(uint32_t),
+                 head = (control_bytes + page - 1) / page * page, all = head + here * bytes;
     void *base = NULL;
-    if (!ranks->on_one_node) {
-        snprintf(why, WINDOW_WHY, "ranks on several nodes");
-        return 0;
-    }
-    const int mapped = map(ranks, all, &base, why);
+    const int mapped = map(ranks, &of, all, &base, why);
     if (mapped <= 0) return mapped;
     if (!(*w = malloc(sizeof **w))) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the window");
     **w = (window){ .ranks = ranks,
+                    .of = of,
                     .ctl = base,
                     .head = head,
                     .mapped = all,

@@ -28,7 +28,8 @@ static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
 static int exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                     size_t bytes, char *missing) {
     n->exchanges++;
-    for (int r = 0; r < n->ranks; r++) missing[r] = r != n->rank && (x != EXCHANGE_ROOT || r == root);
+    for (int r = 0; r < n->ranks; r++)
+        missing[r] = r != n->rank && send[r] && (x != EXCHANGE_ROOT || r == root);
     failure_waits(n, use, x, 0, missing);  // already here, because the first poll may block
     int rc = link_begin(n, x, root, send, receive, bytes);
     if (!rc) rc = wait_for_all(n, use, x, missing);

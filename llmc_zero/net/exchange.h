@@ -5,7 +5,7 @@
 #include "net.h"
 
 // SCATTER and GATHER: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r].
-// ROOT: only from root to the others. BARRIER: no bytes.
+// ROOT: only from root to the others. BARRIER: no bytes. Rank r takes no part if send[r] is NULL.
 int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                  size_t bytes);
 int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks, bytes): from each rank

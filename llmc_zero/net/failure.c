@@ -119,10 +119,22 @@ int failure_ask(net *n, char *silent) {
     return ended ? ended : any;
 }
 
+int failure_heard(net *n, net_use use) {
+    pthread_mutex_lock(&n->lock);
+    const int rc = failure_seen(n, use);
+    if (rc) failure_close(n);
+    if (rc) failure_keep(n);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
-    int any = 0, ended = failure_ask(n, silent) < 0;
-    for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && silent[r];
+    const int asked = failure_ask(n, silent), ended = asked < 0;
+    int any = 0;
+    for (int r = 0; r < n->ranks; r++) any |= missing[r] && silent[r];
+    for (int r = 0; r < n->ranks && any; r++) silent[r] = silent[r] && missing[r];
+    any = any || asked > 0;  // the missing ranks themselves wait, in another group, for the silent ones
     if (!ended)
         zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
                        " waited %.3g s in %s for %s: stuck, dead, or calling the hooks in a different order",
@@ -144,13 +156,15 @@ void failure_waits(net *n, net_use use, exchange_kind x, double waited, const ch
     pthread_mutex_unlock(&jobs.lock);
 }
 
-// Prints what this rank waits for, if it does, unless a lower rank is there to do so. Returns 1 if it has.
+// Prints what this rank waits for, if it does, unless a lower rank of the group is there to do so. Returns 1
+// if it has.
 static int print_wait(net *n) {
     char list[ZERO_LIST], where[NET_WHERE], sentence[NET_SENTENCE];
     const double waited = clock_now() - n->wait.since;
+    const net_group of = n->wait.use.of;
     if (!n->wait.since || n->ending || waited < settle_s) return 0;
-    for (int r = 0; r < n->rank; r++)
-        if (!n->missing[r]) return 0;
+    for (int i = 0; i < (of.ranks ? of.rank : n->rank); i++)
+        if (!n->missing[of.ranks ? of.first + i * of.step : i]) return 0;
     if (!pthread_mutex_trylock(&n->lock)) {  // otherwise another thread is in an exchange and hears the notes
         listen(n, 20e-3, has_one_ended);
         pthread_mutex_unlock(&n->lock);

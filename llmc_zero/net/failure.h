@@ -16,8 +16,8 @@
 //
 // A dead rank reports nothing. The launcher notices it: mpirun prints which rank it was, sends SIGCONT
 // to the others at once, SIGTERM a second later and SIGKILL after another one. After SIGCONT from the
-// launcher, the lowest rank that is not missing itself prints for whom it waits, in which collective, and for
-// how long.
+// launcher, the lowest rank of a group that is not missing itself prints for whom it waits, in which
+// collective, and for how long.
 #ifndef LLMC_ZERO_NET_FAILURE_H
 #define LLMC_ZERO_NET_FAILURE_H
 #include "net.h"
@@ -29,6 +29,8 @@
 void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing);
 // Returns the failure of a wait that has taken timeout_s.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
+// For waits outside exchanges, as often: fails if another rank has ended the job.
+int failure_heard(net *n, net_use use);
 // For waits outside exchanges that have taken timeout_s: asks the other ranks whether they are alive. Returns
 // 1 if some are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
 // that rank's message in zero_last_error(); else 0. No exchange is possible afterwards.

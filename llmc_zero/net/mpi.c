@@ -45,7 +45,7 @@ int link_begin(net *n, exchange_kind x, int root, char *const *send, char *const
     if (bytes > INT_MAX) return zero_fail(ZERO_ERR_COMM, "a message of %zu bytes is too long", bytes);
     for (int r = 0; r < n->ranks; r++) {
         MPI_Request *in = &s->requests[r], *out = &s->requests[n->ranks + r];
-        if (r == n->rank) continue;
+        if (r == n->rank || !send[r]) continue;
         if (from_all || r == root)
             MPI_TRY(MPI_Irecv(receive[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, in));
         if (to_all) MPI_TRY(MPI_Isend(send[r], (int)bytes, MPI_BYTE, r, EXCHANGED, s->comm, out));

@@ -10,9 +10,16 @@
 
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
+// Some ranks of a job: rank i of the group is rank first + i * step of the job.
+typedef struct {
+    int rank, ranks;  // this rank's number in the group, and their number
+    int first, step;
+} net_group;
+
 // The purpose of an exchange, for error messages.
 typedef struct {
     int unit, units;  // its first unit, and how many; 0: it moves scalars
+    net_group of;     // the ranks that take part; ranks 0: all
 } net_use;
 
 enum { NET_NAME = 64 };
@@ -46,7 +53,7 @@ typedef struct {
 typedef struct net net;
 struct net {
     int rank, ranks, node_rank, ranks_on_node;
-    int on_one_node;     // every rank is on this node
+    int hosts;           // nodes, if each has as many ranks, which are consecutive; otherwise 0
     const char *name;    // "mpi", or "self"
     net_place *who;      // (ranks)
     double timeout_s;    // of a wait for the other ranks
@@ -99,7 +106,7 @@ int link_open(net *n, const zero_config *config, zero_launch launched);
 void link_close(net *n, int clean);
 
 // Begins an exchange: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r];
-// ROOT: only from root to the others. The caller then polls.
+// ROOT: only from root to the others. Rank r takes no part if send[r] is NULL. The caller then polls.
 int link_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
 int link_poll(net *n, int *done);          // sets *done to 1 when the exchange has ended; does not wait
 void link_pending(net *n, char *missing);  // sets missing[r] if the exchange still waits for rank r

@@ -91,6 +91,16 @@ static int alloc_tables(net *n) {
     return 0;
 }
 
+// Returns 0 if nodes have different numbers of ranks, or ranks that are not consecutive.
+static int count_hosts(const net *n) {
+    int each = 0;
+    while (each < n->ranks && n->who[each].node == n->who[0].node) each++;
+    for (int r = 0; r < n->ranks; r++)
+        for (int s = 0; s < r; s++)
+            if ((n->who[r].node == n->who[s].node) != (r / each == s / each)) return 0;
+    return n->ranks % each ? 0 : n->ranks / each;
+}
+
 static int find_places(net *n) {
     net_place mine;
     mine.node = net_machine(mine.host);
@@ -101,7 +111,7 @@ static int find_places(net *n) {
         n->ranks_on_node += here;
         n->node_rank += here && r < n->rank;
     }
-    n->on_one_node = n->ranks_on_node == n->ranks;
+    n->hosts = count_hosts(n);
     return 0;
 }
 
@@ -119,7 +129,7 @@ static int check_numbers(const net *n, const zero_start_config *s, zero_launch l
 
 int net_start(net *n, const zero_config *config) {
     const zero_start_config *start = &config->start;
-    *n = (net){ .ranks = 1, .ranks_on_node = 1, .on_one_node = 1, .name = "self", .reports = -1 };
+    *n = (net){ .ranks = 1, .ranks_on_node = 1, .hosts = 1, .name = "self", .reports = -1 };
     n->ended.root = -1;
     n->timeout_s = config->comm.timeout_s;
     zero_launch launched = zero_launched();
