@@ -88,7 +88,7 @@ part_hosts() {
 }
 
 part_disk() {
-    local model=(-e d12 -b 1 -t 128 -d 2048 -x 4)
+    local model=(-e d12 -b 1 -t 128 -d 2048 -x 4 --clip 0)
     [ -z "${DISK_MB:-}" ] || limit_disk
     for _ in $(seq "$rounds"); do
         alternate "${model[@]}" "${nvme[@]}"
