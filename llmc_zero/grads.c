@@ -372,8 +372,8 @@ int grads_create(zero *z) {
     ZERO_TRY_ALLOC(z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets));
     ZERO_TRY(rank_state_create(z, ZERO_GRADIENT));
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
-    ZERO_TRY(create_earlier(z));
     ZERO_TRY(accumulate_create(z));
+    ZERO_TRY(create_earlier(z));
     if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));
