@@ -828,7 +828,8 @@ END
     begin 'replay.equal on one rank with the threads of the run; OUT keeps its files'
     trains 2 threads $same -n 4 --hash-every 3 --threads 0
     OUT=$dir/replay_kept replays 0 '^steps 5 to 7: equal \(2 hashes\)$' threads 4 7 -np 1
-    is threads "$(json_value "$dir/replay_kept/run.json" threads)" "$(json_value "$dir/threads/run.json" threads)"
+    is threads "$(json_value "$dir/replay_kept/run.json" threads)" \
+        "$(json_value "$dir/threads/run.json" threads)"
     end
     begin 'replay.differs with another learning rate'
     replays 1 '^step 4 differs: recorded [0-9a-f]{16}, replayed [0-9a-f]{16}$' recorded 2 7 -- -l 2e-3
