@@ -72,14 +72,13 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
     const comm_piece *pieces = b->pieces;
     comm_piece wide[b->n_pieces];
     zero_dtype type = plan_reduced_type(&z->config), to = rank_state(z, ZERO_GRADIENT)->dtype;
-    const float scale = 1.0f / ((float)z->comm.group.ranks * pass_micro_batches(z));
     if (z->grads.wire) {
         ZERO_TRY(widen(z, b, wide));
         pieces = wide;
         type = ZERO_F32;
     }
     if (b->is_earlier) to = ZERO_F32;
-    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type, to, scale));
+    ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type, to, b->scale));
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
@@ -159,6 +158,7 @@ static const task *last_reader(const zero *z, const struct grads_bucket *b) {
 static int start_reduction(zero *z, struct grads_bucket *b, int64_t *counter) {
     int first = b->units[b->n_pieces - 1], last = b->units[0];
     b->use = (comm_use){ ZERO_FOR_STEP, first, last - first + 1, counter };
+    b->scale = 1.0f / ((float)z->comm.group.ranks * pass_micro_batches(z));
     ZERO_TRY(tasks_submit(&z->tasks, &b->reduce, AFTER(&z->tasks.trainer, last_reader(z, b))));
     return gathers(z, b) ? tasks_submit(&z->tasks, &b->gather, AFTER(&b->reduce)) : 0;
 }

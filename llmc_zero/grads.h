@@ -23,6 +23,7 @@ struct grads_bucket {
     int *units;          // (n_pieces) in backward's order
     comm_piece *pieces;  // (n_pieces) the part of each unit that is reduced
     trace_span *spans;   // (n_pieces) of the reduction, for the trace
+    float scale;         // of the sum over ranks and, by layers, micro-batches: their mean
     int filled;          // units whose gradients are complete
     int add;             // adds the mean to that of earlier micro-batches or, by layers, of earlier uses
     int is_last;         // 1: this reduction completes the step's gradients
