@@ -128,7 +128,7 @@ static int use_both(comm *c, memory *m, net_group all, window *w) {
 static const char *why_flat(const comm *c) {
     const net *n = c->net;
     if (c->device->asynchronous || n->ranks_on_node == 1) return "ranks on several nodes";
-    return n->hosts ? "the number of ranks on each node is no power of two"
+    return n->hosts ? "the number of ranks per node is not a power of two"
                     : "nodes differ in their number of ranks, or these are not consecutive";
 }
 

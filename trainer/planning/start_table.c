@@ -33,7 +33,7 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
     print0("\n");
 }
 
-// What no promise covers: kernels of the processor or the device, and of its libraries.
+// With --any-ranks 1: what the results still depend on.
 static void print_bits(void) {
     if (!opt.any_ranks) return;
     print0("bits       depend on the model, the data, B, T, the tokens per step, the options of the "
