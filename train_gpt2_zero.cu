@@ -59,6 +59,8 @@
 #include "trainer/checkpoints/saving.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
 #include "trainer/running/signals.h"
+// defines: StepTime, StepTimes, time_now, time_between, machine_without, print_times
+#include "trainer/planning/step_time.h"
 // defines: print_start, print_plan
 #include "trainer/planning/start_table.h"
 // defines: take_zero_file, settle_file_batch
@@ -379,7 +381,7 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
     const double tokens = (double)model->B * model->T;
     double *losses = malloc_check(A * sizeof *losses);
     for (int micro = 0; micro < A; micro += at_once) {
-        gpt2_check(dataloader_next(loader));
+        if (!run.machine) gpt2_check(dataloader_next(loader));  // virtual layers read no tokens
         const Pass p = { loader->inputs,
                          loader->targets,
                          at_once,
@@ -772,6 +774,42 @@ static int answer_prompts(Trainer *t) {
     return status;
 }
 
+// Runs steps in virtual time and returns what the last one took. The first have no schedule yet.
+static StepTime time_step(Trainer *t, const zero_machine *machine) {
+    enum { STEPS = 3 };
+    GPT2 *model = &t->model;
+    StepTime before, after;
+    run.machine = machine;
+    run.step = 0;
+    zero_config config = plugin_settings(model->dtype, model->micro_batches);
+    zero_check(zero_create(&run.z, &config, model->tables.tensors, NUM_PARAMETER_TENSORS, model->tables.units,
+                           model->tables.n_units));
+    zero_check(allocate_activations(model));
+    gpt2_check(
+        schedule_init(&t->schedule, opt.schedule, (float)opt.lr, opt.warmup, STEPS, (float)opt.lr_final));
+    outlier_init(&t->state.loss_outliers);
+    outlier_init(&t->state.norm_outliers);
+    for (int i = 0; i < STEPS; i++, run.step++) {
+        before = time_now();
+        train_step(t);
+        after = time_now();
+    }
+    if (opt.trace && machine == &machine_of_plan()->plugin) write_trace();
+    zero_destroy(run.z);
+    run.z = NULL;
+    return time_between(&before, &after);
+}
+
+// The same step on a machine without some costs shows which of them are exposed.
+static void show_time(Trainer *t) {
+    StepTimes times = { .is = time_step(t, run.machine) };
+    for (int i = 0; i < LINKS; i++) {
+        const zero_machine faster = machine_without(i);
+        times.without[i] = time_step(t, &faster).seconds;
+    }
+    print_times(&t->model, t->data.tokens_at_once * t->data.micro_batches, &times);
+}
+
 static int show_plan(Trainer *t) {
     set_up_alone(t);
     describe_to_plugin(&t->model);
@@ -779,6 +817,7 @@ static int show_plan(Trainer *t) {
         print_config(&t->model, t->data.micro_batches);
     else
         print_plan(&t->model, t->data.micro_batches);
+    if (opt.machine && !opt.print_config) show_time(t);
     check_output(NULL);
     if (run.rank == 0) end_if_refused(1);
     close_plugin(t);

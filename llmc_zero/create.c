@@ -88,6 +88,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     zero_config *c = &z->config;
     ZERO_TRY(zero_settings_from_env(c));
     if (c->debug.poison < 0) c->debug.poison = 0;
+    if (c->machine) c->debug.check_steps = 0;  // no memory has values
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
     z->device = device_host;
@@ -96,9 +97,10 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(net_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
     ZERO_TRY(
         layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
-    ZERO_TRY(make_plan(z, plan_way(c, z->net.ranks, z->net.ranks_on_node)));
-    ZERO_TRY(net_agree(&z->net, check_room(z)));
-    ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
+    const comm_way way = plan_way(c, z->net.ranks, z->net.ranks_on_node);
+    ZERO_TRY(make_plan(z, way));
+    if (!c->machine) ZERO_TRY(net_agree(&z->net, check_room(z)));
+    ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm, &way));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
     ZERO_TRY(net_agree(&z->net, comm_stage(&z->comm, &z->memory)));
     ZERO_TRY(net_agree(&z->net, open_lanes(z)));

@@ -3,6 +3,7 @@
 #include "net/exchange.h"
 #include "net/failure.h"
 #include "base/clock.h"
+#include "base/virtual_time.h"
 #include <string.h>
 
 int zero_rank(const zero *z) { return z->net.rank; }
@@ -40,6 +41,19 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
 }
 
 int wait_for_device(zero *z, device_stream s) { return z->device.f->wait(&z->device, s); }
+
+// -------- virtual time
+
+void zero_virtual_compute(zero *z, double seconds) { device_virtual_run(&z->device, COMPUTE, seconds); }
+
+void zero_virtual_wait(zero *z) { z->device.f->wait(&z->device, COMPUTE); }
+
+double zero_virtual_busy(const zero *z, zero_time what) { return z->device.time->busy[what]; }
+
+double zero_virtual_now(const zero *z) {
+    const virtual_time *v = z->device.time;
+    return virtual_max(v->thread[LANE_TRAINER], v->stream[COMPUTE]);
+}
 
 // -------- failure
 

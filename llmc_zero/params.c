@@ -70,7 +70,7 @@ void params_put(zero *z, const state_part *p) {
     const size_t size = dtype_bytes(p->of->dtype);
     char *to = __atomic_load_n(&u->put_to, __ATOMIC_ACQUIRE);
     if (!to) return;
-    memcpy(to + p->range.from * size, p->at, p->range.elems * size);
+    z->device.f->copy(&z->device, PROCESSOR, to + p->range.from * size, p->at, p->range.elems * size);
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 

@@ -50,7 +50,8 @@ static void list_pieces(zero *z) {
             // The update runs where the piece's optimizer states are stored.
             const int on_host = across && r.from < away;
             z->update.pieces[n++] = (struct update_piece){ .range = r,
-                                                           .by = on_host ? &device_host : &z->device,
+                                                           .by = on_host && !z->device.time ? &device_host
+                                                                                            : &z->device,
                                                            .on = on_host ? PROCESSOR : on_device };
         }
         z->update.units[u].n_pieces = n - z->update.units[u].first_piece;

@@ -238,4 +238,5 @@ int zero_hash(zero *z, int full, char hex[17]);
 #include "zero_deepspeed.h"
 #include "zero_job.h"
 #include "zero_info.h"
+#include "zero_virtual.h"
 #endif

@@ -107,6 +107,8 @@ typedef struct {
     zero_start_config start;
     zero_offload_config offload;
     zero_debug_config debug;
+    const struct zero_machine *machine;  // not NULL: a rank in virtual time (zero_virtual.h), which is rank
+                                         // start.rank of start.ranks; valid until zero_destroy
 } zero_config;
 
 #endif

@@ -47,7 +47,7 @@ size_t memory_whole_pages(size_t bytes) {
 
 void *memory_alloc(memory *m, const memory_request *r) {
     device *d = r->moved_by && m->mover ? m->mover : m->device;
-    if (r->tier == ZERO_HOST) d = &device_host;
+    if (r->tier == ZERO_HOST && !d->time) d = &device_host;
     size_t bytes = memory_whole_pages(r->bytes), held = 0;
     const char *why = "";
     void *base = d->f->alloc(d, bytes, &why);

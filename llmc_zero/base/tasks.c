@@ -1,10 +1,14 @@
 #include "tasks.h"
 #include "error.h"
+#include "virtual_time.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+static void wait_virtually(tasks *t, const task *k, uint64_t number);
 
 // -------- one task
 
@@ -12,9 +16,12 @@
 // the trace.
 static void wait_until_run(tasks *t, const task *k, uint64_t number, lane who) {
     const task_queue *q = &t->queues[k->lane];
-    if (q->finished >= number) return;
+    const int is_virtual = t->device->time != NULL;
+    if (q->finished >= number && !is_virtual) return;
     double start = t->trace ? trace_now(t->trace) : 0;
+    if (is_virtual) wait_virtually(t, k, number);
     while (q->finished < number) pthread_cond_wait(&t->done, &t->lock);
+    if (is_virtual && trace_now(t->trace) == start) return;
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
@@ -94,7 +101,7 @@ static int start_thread(tasks *t, lane number) {
     static const char *const names[LANES] = { "the trainer", "collectives", "copies", "files",
                                               "the CPU's update" };
     task_queue *q = &t->queues[number];
-    if (!q->may_have_thread || q->started) return 0;
+    if (!q->may_have_thread || q->started || t->device->time) return 0;
     int rc = pthread_create(&q->thread, NULL, lane_loop, q);
     if (rc)
         return zero_fail(ZERO_ERR_MEMORY, "cannot start the thread for %s: %s", names[number], strerror(rc));
@@ -144,6 +151,55 @@ void tasks_close(tasks *t) {
     t->opened = 0;
 }
 
+// -------- in virtual time
+//
+// No lane has a thread. Pending tasks run in the order in which they would start, once the clock of the
+// thread that submits or waits has reached that start, so each finds what a thread would have found.
+
+// Returns when the first task of a lane starts; INFINITY: none is pending, or it needs a task that is.
+static double start_of(const tasks *t, const task_queue *q) {
+    const task *k = q->first;
+    double start = k ? virtual_max(k->submitted_s, t->device->time->thread[k->lane]) : INFINITY;
+    for (int i = 0; k && i < k->n_needs; i++) {
+        const task *need = k->needs[i].task;
+        if (t->queues[need->lane].finished < k->needs[i].number) return INFINITY;
+        if (need->number == k->needs[i].number) start = virtual_max(start, need->ended_s);
+    }
+    return start;
+}
+
+// Runs the pending task that starts first, if it starts by `until`. Returns 0 if there is none.
+static int run_first(tasks *t, double until) {
+    virtual_time *v = t->device->time;
+    task_queue *first = t->queues;
+    for (task_queue *q = t->queues; q < t->queues + LANES; q++)
+        if (start_of(t, q) < start_of(t, first)) first = q;
+    const double start = start_of(t, first);
+    if (start == INFINITY || start > until) return 0;
+    const lane waiting = v->current;
+    task *k = first->first;
+    v->current = k->lane;
+    virtual_wait(v, start);
+    run_task(t, k, k->lane);
+    k->ended_s = v->thread[k->lane];
+    v->current = waiting;
+    first->first = k->next;
+    first->finished++;
+    return 1;
+}
+
+// Runs what threads would have started by now. A task that looks at others does not run them.
+static void catch_up(tasks *t) {
+    const virtual_time *v = t->device->time;
+    while (v && v->current == LANE_TRAINER && run_first(t, virtual_now(v))) {}
+}
+
+// The current thread waits for submission `number` of k.
+static void wait_virtually(tasks *t, const task *k, uint64_t number) {
+    while (t->queues[k->lane].finished < number && run_first(t, INFINITY)) {}
+    virtual_wait(t->device->time, k->ended_s);
+}
+
 // -------- submitting and waiting
 
 int tasks_prepare(tasks *t, task *k, device_stream s) {
@@ -176,6 +232,8 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
     ZERO_TRY(start_thread(t, k->lane));
     pthread_mutex_lock(&t->lock);
     k->number = ++q->submitted;
+    if (t->device->time) k->submitted_s = virtual_now(t->device->time);
+    catch_up(t);
     if (q->may_have_thread) {
         k->next = NULL;
         *(q->first ? &q->last->next : &q->first) = k;
@@ -183,6 +241,7 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
         pthread_cond_signal(&q->work);
     } else {
         run_task(t, k, LANE_TRAINER);
+        if (t->device->time) k->ended_s = virtual_now(t->device->time);
         q->finished++;
     }
     pthread_mutex_unlock(&t->lock);
@@ -191,7 +250,9 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
 
 int tasks_have_run(tasks *t, const task *k) {
     pthread_mutex_lock(&t->lock);
-    int has_run = t->queues[k->lane].finished >= k->number;
+    catch_up(t);
+    int has_run = t->queues[k->lane].finished >= k->number &&
+                  (!t->device->time || k->ended_s <= virtual_now(t->device->time));
     pthread_mutex_unlock(&t->lock);
     return has_run;
 }

@@ -40,6 +40,7 @@ typedef struct task {
     } needs[TASK_NEEDS];
     int n_needs, needs_trainer;
     int rc;
+    double submitted_s, ended_s;  // in virtual time
     struct task *next;
 } task;
 

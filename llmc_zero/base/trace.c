@@ -1,11 +1,14 @@
 #include "trace.h"
 #include "clock.h"
 #include "error.h"
+#include "virtual_time.h"
 #include <stdlib.h>
 
 // -------- events
 
-double trace_now(const trace *t) { return clock_now() - t->start_s; }
+double trace_now(const trace *t) {
+    return t->time ? virtual_now(t->time) : clock_now() - t->start_s;
+}
 
 static void append(trace *t, const trace_event *e) {
     int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);
@@ -119,13 +122,13 @@ static int open_timers(trace *t, device *d) {
     ZERO_TRY(d->f->create_timer(d, &t->start));
     ZERO_TRY(d->f->record(d, t->start, COMPUTE));
     ZERO_TRY(d->f->wait_event(d, t->start));
-    t->start_s = clock_now();
+    t->start_s = d->time ? 0 : clock_now();
     t->wall_s = clock_of(CLOCK_REALTIME);
     return 0;
 }
 
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned) {
-    *t = (trace){ .start_s = clock_now(), .wall_s = clock_of(CLOCK_REALTIME) };
+    *t = (trace){ .start_s = d->time ? 0 : clock_now(), .wall_s = clock_of(CLOCK_REALTIME), .time = d->time };
     if (!capacity) return 0;
     ZERO_TRY_ALLOC(t->events = memory_alloc(m, planned));
     t->capacity = capacity;

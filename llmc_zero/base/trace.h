@@ -9,24 +9,9 @@
 #ifndef LLMC_ZERO_BASE_TRACE_H
 #define LLMC_ZERO_BASE_TRACE_H
 #include <pthread.h>
+#include "lane.h"
 #include "memory.h"
 #include "../zero.h"
-
-// A lane is a row of the trace. Tasks run on the first LANES, one after another (tasks.h).
-typedef enum {
-    LANE_TRAINER,      // the trainer's thread and its stream, COMPUTE
-    LANE_COLLECTIVES,  // collectives, one after another
-    LANE_COPIES,       // copies to and from the host
-    LANE_IO,           // reads of files
-    LANE_CPU,          // the update of states in host memory
-    LANES,
-    LANE_WRITES = LANES,  // of files
-    LANE_TO_HOST,
-    LANE_TO_DEVICE,
-    LANE_SQUARES,
-    LANE_STEPS,
-    TRACE_LANES
-} lane;
 
 // docs/reference/details.md defines what each kind covers, and its begin and end on CUDA.
 typedef enum {
@@ -59,6 +44,7 @@ typedef struct {
     int capacity;
     int used;        // incremented atomically; events beyond capacity are dropped but counted
     double start_s;  // when zero_create began; times are seconds since then
+    struct virtual_time *time;  // NULL: the system's clock
     double wall_s;   // the same moment on the system's clock, to align the ranks
     // if the device queues its work
     device *device;  // NULL: none

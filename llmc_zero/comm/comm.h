@@ -51,6 +51,13 @@ typedef struct {
     void (*close)(comm *c, int clean);
 } comm_functions;
 
+// How bytes move: in a running job as connected, in a plan as the settings request.
+typedef struct {
+    int ranks;
+    int window;  // how many ranks share memory: all, or those of a node; 0: messages
+    int nccl;    // 1: parameters and gradients go through NCCL
+} comm_way;
+
 struct comm {
     const comm_functions *f;  // NULL: not opened
     net *net;                 // connects the ranks
@@ -59,6 +66,7 @@ struct comm {
     } group;
     device *device;               // its memory holds the pieces
     device_stream gather_stream;  // the stream of all_gather
+    comm_way way;                 // in virtual time: how bytes move
     int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
     struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
@@ -82,12 +90,6 @@ typedef enum {
     COMM_NCCL,      // NCCL's own memory: measured after it has connected; only recorded
     COMM_MEMORIES
 } comm_memory;
-// How bytes move: in a running job as connected, in a plan as the settings request.
-typedef struct {
-    int ranks;
-    int window;  // how many ranks share memory: all, or those of a node; 0: messages
-    int nccl;    // 1: parameters and gradients go through NCCL
-} comm_way;
 // Returns 1, or the number of hosts if data passes through two groups (comm/staging.h).
 static inline int comm_hosts(const comm_way *way) { return way->window ? way->ranks / way->window : 1; }
 // Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
@@ -105,7 +107,8 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
 // it. `planned` must live until comm_close. Before comm_stage, plan again for the result of comm_way_of.
 // After an error, which may be this rank's alone, call comm_close (clean 0).
-int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
+int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned,
+              const comm_way *way);
 comm_way comm_way_of(const comm *c);  // how bytes actually move
 int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);

@@ -4,6 +4,7 @@
 #include "host.h"
 #include "../base/error.h"
 #include "staging.h"
+#include "virtual.h"
 #include <string.h>
 
 // Either `to` or `from` is staging.
@@ -183,7 +184,7 @@ static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 // -------- in host memory
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
-    if (c->group.ranks == 1) return 0;
+    if (!c->host) return 0;
     staging *s = &c->host->all;
     for (size_t pos = 0; pos < bytes; pos += s->gather_bytes) {
         size_t n = bytes - pos < s->gather_bytes ? bytes - pos : s->gather_bytes;
@@ -200,13 +201,14 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
 // Counts its bytes as COMM_OTHER, because it does not gather parameters.
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     const comm_piece p = { (char *)all, (char *)mine, n };
-    if (c->group.ranks > 1) return gather(c, use, COMM_OTHER, &device_host, &p, 1, sizeof *mine);
+    if (c->host) return gather(c, use, COMM_OTHER, &device_host, &p, 1, sizeof *mine);
+    if (c->device->time) comm_virtual_share(c, mine, all, n);
     memcpy(all, mine, n * sizeof *mine);
     return 0;
 }
 
 int comm_barrier(comm *c) {
-    if (c->group.ranks == 1) return 0;
+    if (!c->host) return 0;
     return staging_exchange(c, &c->host->all, comm_for_scalars, EXCHANGE_BARRIER, 0, 0);
 }
 

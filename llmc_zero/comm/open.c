@@ -4,6 +4,7 @@
 #include "host.h"
 #include "nccl.h"
 #include "staging.h"
+#include "virtual.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -26,19 +27,24 @@ static int open_nccl(comm *c, const zero_config *config, memory *m) {
     return 0;
 }
 
-int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned) {
+int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned,
+              const comm_way *way) {
     *c = (comm){ .net = ranks,
                  .group = { ranks->rank, ranks->ranks },
                  .device = d,
                  .gather_stream = COMM,
                  .planned = planned };
-    ZERO_TRY(gpus_open(c, config));
+    c->ranks_on_device = 1;
+    c->way = *way;
+    if (d->time && c->group.ranks > 1) return comm_open_virtual(c, m);
+    if (!d->time) ZERO_TRY(gpus_open(c, config));
     if (c->group.ranks == 1) return comm_open_self(c);
     ZERO_TRY(comm_open_host(c, config, m));
     return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;
 }
 
 comm_way comm_way_of(const comm *c) {
+    if (c->device->time) return c->way;
     const staging *near = c->host ? c->host->near : NULL;
     return (comm_way){ .ranks = c->group.ranks,
                        .window = near && near->window ? near->of.ranks : 0,

@@ -70,6 +70,7 @@ struct device {
     // 50 ms while the host waits, and ends the wait if it fails. NULL: none
     int (*check)(void *ctx);
     void *check_ctx;
+    struct virtual_time *time;  // the clocks of a rank in virtual time; NULL: a real device
     int is_stalled;  // 1: a stream may never end; its memory stays until the process ends
 };
 
@@ -96,6 +97,12 @@ static inline int device_convert(device *d, device_stream s, zero_dtype to_type,
 }
 // Copies from host memory and waits until the copy is done.
 int device_set(device *d, void *to, const void *from, size_t bytes);
+
+// device_virtual.c
+int device_virtual_open(device *d, const zero_config *config);
+void device_virtual_close(device *d);
+// An operation on the stream takes so long.
+void device_virtual_run(device *d, device_stream s, double seconds);
 
 // device_cuda.c
 int device_cuda_open(device *d, const zero_config *config, int node_rank);

@@ -127,11 +127,23 @@ static int check_numbers(const net *n, const zero_start_config *s, zero_launch l
     return 0;
 }
 
+// One rank of a job in virtual time, which has no link to the others.
+static int start_virtual(net *n, const zero_config *config) {
+    const int here = config->machine->ranks_on_host;
+    n->name = "virtual";
+    n->rank = config->start.rank > 0 ? config->start.rank : 0;
+    n->ranks = config->start.ranks > 0 ? config->start.ranks : 1;
+    n->ranks_on_node = here < n->ranks ? here : n->ranks;
+    n->hosts = n->ranks % n->ranks_on_node ? 0 : n->ranks / n->ranks_on_node;
+    return 0;
+}
+
 int net_start(net *n, const zero_config *config) {
     const zero_start_config *start = &config->start;
     *n = (net){ .ranks = 1, .ranks_on_node = 1, .hosts = 1, .name = "self", .reports = -1 };
     n->ended.root = -1;
     n->timeout_s = config->comm.timeout_s;
+    if (config->machine) return start_virtual(n, config);
     zero_launch launched = zero_launched();
     if (!start->mpi_comm && !launched.ranks) return zero_last_failure()->code;
     if (!start->mpi_comm && !launched_by_mpi()) return check_numbers(n, start, launched);

@@ -33,6 +33,7 @@ typedef struct {
     int no_uring;        // 1: threads, even with io_uring
     int verify;          // 1: compares checksums of data read with those of data written
     double timeout_s;    // fails if no request ends for this long; a close waits at most this long
+    struct virtual_time *time;  // not NULL: transfers only take time
     int rank;            // for the names of the lock files
 } file_settings;
 

@@ -111,7 +111,8 @@ static void place_sums(struct state_files *f, const state_files_plan *p, const z
 int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, memory *m,
                      char *pool, trace *tr) {
     const state_files_plan plan = state_plan_files(c, l, rank);
-    const file_settings settings = state_file_settings(c, rank);
+    file_settings settings = state_file_settings(c, rank);
+    settings.time = tr->time;
     int64_t bytes = 0;
     for (int what = 0; what < STATES; what++) bytes += plan.file_bytes[what];
     struct state_files *f = memory_array(m, 1, sizeof *f);

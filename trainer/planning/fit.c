@@ -99,6 +99,11 @@ static int ranks_on_device(void) {
 }
 
 int memory_left(const zero_config *config, size_t *left) {
+    if (run.machine) {
+        const Machine *m = machine_of_plan();
+        *left = (size_t)(m->is_gpu ? m->device_bytes * 31 / 32 : m->host_bytes / run.ranks_on_host);
+        return 0;
+    }
     const size_t beside = bytes_beside(config);
     int rc = zero_memory_left(config, run.ranks_on_host, left);
     if (rc) return rc;

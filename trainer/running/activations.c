@@ -15,6 +15,13 @@ const char *sizes_of(const GPT2Config *c) {
     return text;
 }
 
+// As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter except position embeddings, plus attention's
+// matmuls over whole rows. Recomputation does not count.
+double flops_per_token(const GPT2 *model) {
+    double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
+    return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
+}
+
 size_t logits_bytes(const GPT2 *model, size_t rows) {
     return rows * model->config.padded_vocab_size * gpt2_dtype_size(model->dtype);
 }

@@ -44,6 +44,9 @@ void free_tables(GPT2 *model);
 // Returns "L 12, NH 12, C 768, V 50257, longest sequence 1024", valid until the next call.
 const char *sizes_of(const GPT2Config *config);
 
+// Returns the arithmetic operations that training needs for a token.
+double flops_per_token(const GPT2 *model);
+
 // Bytes of `rows` rows of logits.
 size_t logits_bytes(const GPT2 *model, size_t rows);
 

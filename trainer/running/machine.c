@@ -75,7 +75,29 @@ static void refuse_cuda_options(void) {
     if (opt.tune) refuse_on_cpu("--tune");
 }
 
+// --plan --machine: the step runs in virtual time.
+static Machine machine;
+static void run_layers(double seconds) { zero_virtual_compute(run.z, seconds); }
+static void wait_for_layers(void) { zero_virtual_wait(run.z); }
+static double layers_end(void) { return zero_virtual_now(run.z); }
+
+static void settle_virtual_device(void) {
+    machine_find(&machine, opt.machine, run.ranks, opt.ranks_a_host, opt.threads);
+    machine.layers.run = run_layers;
+    machine.layers.wait = wait_for_layers;
+    machine.layers.now = layers_end;
+    run.machine = &machine.plugin;
+    run.layers = layers_virtual(&machine.layers);
+    run.ranks_on_host = machine.ranks_a_host;
+}
+
+const Machine *machine_of_plan(void) { return &machine; }
+
 static void settle_device(void) {
+    if (opt.machine) {
+        settle_virtual_device();
+        return;
+    }
     int wanted = strcmp(opt.device, "cpu") != 0, required = !strcmp(opt.device, "cuda");
     int devices = wanted && layers_cuda() ? zero_cuda_devices() : 0;
     if (required && !layers_cuda())
@@ -138,6 +160,10 @@ static void sleep_if_oversubscribed(char **argv) {
 // On a CPU the progress thread needs a spare core, unless it mostly waits for files. On CUDA the plugin has
 // separate streams, and a thread that waits for other ranks uses little CPU time.
 static void settle_overlap(void) {
+    if (run.machine && !on_cuda() && !strcmp(opt.overlap, "auto")) {
+        run.overlap = run.machine->spare_core || opt.zero.offload.params == ZERO_NVME;
+        return;
+    }
     long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();
     if (strcmp(opt.overlap, "auto"))
@@ -150,7 +176,7 @@ void settle_machine(char **argv) {
     settle_ranks();
     sleep_if_oversubscribed(argv);
     settle_device();
-    run.threads = threads_of_rank();
+    run.threads = run.machine ? machine.threads : threads_of_rank();
 #ifdef _OPENMP
     omp_set_num_threads(run.threads);
 #endif
@@ -184,6 +210,8 @@ zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
     config.inference = is_answering(o);
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
+    config.machine = run.machine;
+    if (run.machine) config.start.ranks = run.ranks;
     config.accumulate_layers = !strcmp(o->accumulate, "layers");
     config.numbers.no_master = !o->master;
     config.numbers.rounding_seed = (unsigned)o->seed;

@@ -2,6 +2,7 @@
 // options.
 #ifndef TRAINER_MACHINE_H
 #define TRAINER_MACHINE_H
+#include "../planning/machines.h"
 #include "../../gpt2/layers.h"
 #include "../../llmc_zero/zero.h"
 #include "../options/options.h"
@@ -16,6 +17,8 @@ void note_differences(void);
 
 // Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run. Starts
 // the program again if OpenMP's threads must sleep while they wait; argv: main's.
+// Returns the machine of --machine.
+const Machine *machine_of_plan(void);
 void settle_machine(char **argv);
 gpt2_dtype settle_dtype(void);
 const char *dtype_name(gpt2_dtype dtype);

@@ -36,13 +36,6 @@ static int bar_wanted(int *terminal) {
     return wanted > 0;
 }
 
-// As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter except position embeddings, plus attention's
-// matmuls over whole rows. Recomputation does not count.
-static double flops_per_token(const GPT2 *model) {
-    double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
-    return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
-}
-
 static void update_bar(const Report *r, const GPT2 *model, double loss) {
     double at_s = now(), step_s = (at_s - r->start_s) / (run.step + 1 - r->first_step);
     Progress p = {

@@ -9,6 +9,7 @@
 #include "../../llmc_zero/zero.h"
 
 struct GPT2;
+struct zero_machine;
 
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
@@ -19,6 +20,7 @@ typedef struct {
     // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
     const Layers *layers;  // for the device in use (settle_device)
+    const struct zero_machine *machine;  // not NULL: in virtual time (settle_device)
     int threads;           // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
@@ -29,7 +31,7 @@ typedef struct {
 
 extern Run run;
 
-static inline int on_cuda(void) { return run.layers != &layers_cpu; }
+static inline int on_cuda(void) { return *run.layers->device == 'c' && run.layers->device[1] == 'u'; }
 static inline double mib(double bytes) { return bytes / (1 << 20); }
 
 // Opens /dev/null as standard input, output and error where these are closed. The program calls it first.

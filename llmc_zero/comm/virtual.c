@@ -1,0 +1,67 @@
+// The collectives of a rank in virtual time. All ranks reach a collective at the same time. It ends when its
+// bytes have passed the links: those inside the host and those to other hosts at the same time on a GPU, one
+// after the other on a CPU.
+#include "virtual.h"
+#include "../base/virtual_time.h"
+#include <stdio.h>
+#include <string.h>
+
+// Returns the ranks of this host, or all if the ranks do not fill their hosts evenly.
+static int ranks_here(const comm *c) {
+    const int here = c->net->ranks_on_node;
+    return c->group.ranks % here ? c->group.ranks : here;
+}
+
+static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {
+    virtual_time *v = c->device->time;
+    const double near = bytes_inside > 0 ? virtual_seconds(v, inside, bytes_inside) : 0;
+    const double far = bytes_between > 0 ? virtual_seconds(v, ZERO_TIME_BETWEEN, bytes_between) : 0;
+    device_virtual_run(c->device, s, c->device->asynchronous ? virtual_max(near, far) : near + far);
+}
+
+static int virtual_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
+    const int ranks = c->group.ranks, here = ranks_here(c), hosts = ranks / here;
+    double bytes = 0;
+    for (int i = 0; i < n; i++) bytes += pieces[i].elems * (double)elem_bytes;
+    comm_count(c, use, COMM_ALL_GATHER, (ranks - 1) * bytes);
+    // A host's ranks receive what the other hosts have once, each its part, and pass it on.
+    const double between = (hosts - 1) * bytes;
+    pass(c, c->gather_stream, ZERO_TIME_GATHER, (here - 1) * (bytes + between), between);
+    return 0;
+}
+
+static int virtual_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
+                                  zero_dtype full_type, zero_dtype shard_type, float scale) {
+    const int ranks = c->group.ranks, here = ranks_here(c), hosts = ranks / here;
+    const int two_levels = comm_hosts(&c->way) > 1;
+    double elems = 0;
+    for (int i = 0; i < n; i++) elems += pieces[i].elems;
+    comm_count(c, use, COMM_REDUCE_SCATTER, comm_reduction_bytes(&c->way, elems, dtype_bytes(full_type)));
+    const double each = elems * dtype_bytes(full_type);
+    pass(c, COMM, ZERO_TIME_REDUCE, (here - 1) * each * (two_levels ? hosts : 1),
+         two_levels ? (hosts - 1) * elems * sizeof(float) : (ranks - here) * each);
+    return 0;
+}
+
+static const comm_functions functions = { .all_gather = virtual_all_gather,
+                                          .reduce_scatter = virtual_reduce_scatter };
+
+// Every rank has the values of this one.
+void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
+    const size_t bytes = n * sizeof *mine;
+    for (int r = 0; r < c->group.ranks; r++) memcpy(all + r * n, mine, bytes);
+    comm_count(c, comm_for_scalars, COMM_OTHER, (c->group.ranks - 1) * bytes);
+    virtual_wait(c->device->time,
+                 virtual_now(c->device->time) + virtual_seconds(c->device->time, ZERO_TIME_SHARE, bytes));
+}
+
+int comm_open_virtual(comm *c, memory *m) {
+    c->f = &functions;
+    c->only_queues = c->device->asynchronous && c->way.nccl;
+    c->gather_stream = c->only_queues ? GATHER : COMM;
+    snprintf(c->name, sizeof c->name, "virtual");
+    for (int i = 0; i < COMM_MEMORIES; i++)
+        for (int block = 0; i != COMM_INCOMING && block < c->planned[i].blocks; block++)
+            ZERO_TRY(memory_note(m, &c->planned[i]));
+    return 0;
+}

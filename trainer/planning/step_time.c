@@ -1,0 +1,70 @@
+#include "step_time.h"
+#include <stdio.h>
+#include "../running/machine.h"
+#include "../running/report.h"
+#include "../running/run.h"
+
+StepTime time_now(void) {
+    StepTime t = { .seconds = zero_virtual_now(run.z) };
+    zero_traffic sent;
+    zero_files files;
+    zero_traffic_info(run.z, &sent);
+    zero_files_info(run.z, &files);
+    for (int i = 0; i < ZERO_TIMES; i++) t.busy[i] = zero_virtual_busy(run.z, i);
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        t.sent += sent.all_gather[i] + sent.reduce_scatter[i] + sent.other[i];
+        t.read += files.read[i];
+        t.written += files.written[i];
+    }
+    return t;
+}
+
+StepTime time_between(const StepTime *from, const StepTime *to) {
+    StepTime t = { .seconds = to->seconds - from->seconds,
+                   .sent = to->sent - from->sent,
+                   .read = to->read - from->read,
+                   .written = to->written - from->written };
+    for (int i = 0; i < ZERO_TIMES; i++) t.busy[i] = to->busy[i] - from->busy[i];
+    return t;
+}
+
+static const struct {
+    const char *name;
+    zero_time of[4];
+} links[LINKS] = {
+    [NETWORK] = { "collectives", { ZERO_TIME_GATHER, ZERO_TIME_REDUCE, ZERO_TIME_BETWEEN, ZERO_TIME_SHARE } },
+    [BUS] = { "copies over the bus", { ZERO_TIME_TO_HOST, ZERO_TIME_TO_DEVICE } },
+    [DISK] = { "files", { ZERO_TIME_READ, ZERO_TIME_WRITE } },
+};
+enum { MOST = sizeof links->of / sizeof *links->of };
+
+zero_machine machine_without(int link) {
+    zero_machine m = machine_of_plan()->plugin;
+    for (int i = 0; i < MOST; i++)
+        if (links[link].of[i]) m.of[links[link].of[i]] = (zero_rate){ 0 };
+    return m;
+}
+
+static double busy_of(const StepTime *t, int link) {
+    double sum = 0;
+    for (int i = 0; i < MOST; i++)
+        if (links[link].of[i]) sum += t->busy[links[link].of[i]];
+    return sum;
+}
+
+void print_times(const GPT2 *model, double tokens, const StepTimes *times) {
+    const Machine *m = machine_of_plan();
+    const StepTime *t = &times->is;
+    const double rate = tokens / t->seconds, peak = m->layers.flops[model->dtype] * run.ranks;
+    print0("time of a step on %s, %d per host%s\n", m->title, run.ranks_on_host,
+           m->is_gpu ? ": a model, not measured on a GPU" : "");
+    print0("  %-34s %11.4f s, %.0f tokens/s\n", "step", t->seconds, rate);
+    if (peak > 0)
+        print0("  %-34s %10.1f %% of the best product's rate\n", "arithmetic of the model",
+               100 * rate * flops_per_token(model) / peak);
+    for (int i = 0; i < LINKS; i++)
+        if (busy_of(t, i) > 0)
+            print0("  %-34s %10.1f %% of the step, %.1f %% exposed\n", links[i].name,
+                   100 * busy_of(t, i) / t->seconds, 100 * (1 - times->without[i] / t->seconds));
+    if (*m->assumed) print0("  assumed: %s\n", m->assumed);
+}
