@@ -43,3 +43,11 @@ pictures: train_gpt2_zero
 #? reproduction        the same GPT-2 in llm.c, PyTorch and here, compared (docs/reproduction.md)
 reproduction: train_gpt2_zero $(STORIES)
 	@$(WITHOUT_FLAGS) dev/reproduction/run.sh
+
+$(BUILD)/calibrate: dev/calibrate.c $(GPT2_OBJ) $(ZERO_OBJ) $(STAND_IN_OBJ)
+	@echo "  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(filter %.c %.o,$^) -o $@ $(LIBS)
+#? calibrate           measures this machine for --machine build/machine.json; NVME=folder is on its disk
+calibrate: $(BUILD)/calibrate $(BUILD)/bench/comm
+	@$(WITHOUT_FLAGS) scripts/calibrate.sh $(BUILD) $(or $(NVME),$(BUILD))
+.PHONY: calibrate

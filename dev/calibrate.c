@@ -1,0 +1,214 @@
+// Measures this machine for the plan's virtual time (trainer/planning/machines.h). scripts/calibrate.sh runs
+// one process for each core, so that all cores are busy, and writes the machine's file.
+//     build/calibrate layers            times of the layers, a sample a line, with OpenMP's threads
+//     build/calibrate memory            rates of the plugin's kernels
+//     build/calibrate disk FOLDER       rates of reads and writes
+#include "../gpt2/gpt2_error.h"
+#include "../gpt2/layers_virtual.h"
+#include "../gpt2/model.h"
+#include "../llmc_zero/base/clock.h"
+#include "../llmc_zero/device/device.h"
+#include "../llmc_zero/tiers/file.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail(const char *message) {
+    fprintf(stderr, "calibrate: %s\n", message);
+    exit(1);
+}
+
+static void *memory_of(size_t bytes) {
+    char *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!p) fail("out of memory");
+    for (size_t i = 0; i < bytes; i++) p[i] = (char)(i % 7 + 1 == 3 ? 0x3c : 0);  // small, normal numbers
+    return p;
+}
+
+// -------- timing: the median of several calls, after one that is not timed
+
+enum { MOST_CALLS = 9 };
+static const double ENOUGH = 0.02;  // seconds for the calls of one sample
+
+static int compare(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+#define TIME(seconds, call)                                           \
+    do {                                                              \
+        double times[MOST_CALLS], spent = 0;                          \
+        int calls = 0;                                                \
+        call;                                                         \
+        while (calls < MOST_CALLS && (calls < 3 || spent < ENOUGH)) { \
+            const double start = clock_now();                         \
+            call;                                                     \
+            spent += times[calls++] = clock_now() - start;            \
+            if (spent > 0.5) break;                                   \
+        }                                                             \
+        qsort(times, (size_t)calls, sizeof *times, compare);          \
+        seconds = times[calls / 2];                                   \
+    } while (0)
+
+// -------- layers
+
+typedef struct {
+    int B, T, C, NH, V;
+} shape;
+static const shape shapes[] = {
+    { 1, 64, 64, 2, 257 },     { 4, 64, 128, 4, 257 },   { 8, 64, 128, 4, 257 },   { 2, 128, 256, 4, 1024 },
+    { 4, 256, 256, 4, 257 },   { 1, 128, 384, 6, 8192 }, { 2, 256, 384, 6, 257 },  { 1, 256, 768, 12, 50257 },
+    { 2, 128, 512, 8, 257 },   { 1, 64, 768, 12, 257 },  { 1, 512, 512, 8, 4096 }, { 1, 1024, 768, 12, 257 },
+    { 1, 128, 1600, 25, 257 },
+};
+
+static void print(TimedLayer layer, gpt2_dtype dt, double a, double b, double c, double seconds) {
+    printf("[\"%s\",\"%s\",%g,%g,%g,%.3e]\n", timed_names[layer], dt == GPT2_F32 ? "fp32" : "bf16", a, b, c,
+           seconds);
+}
+
+#define SAMPLE(layer, a, b, c, call)                         \
+    do {                                                     \
+        double seconds;                                      \
+        TIME(seconds, if (l->call) fail(gpt2_last_error())); \
+        print(layer, dt, a, b, c, seconds);                  \
+    } while (0)
+
+static void time_shape(const shape *s, gpt2_dtype dt) {
+    const Layers *l = &layers_cpu;
+    const int BT = s->B * s->T, C = s->C, Vp = gpt2_padded_vocab(s->V), rows = BT;
+    const size_t size = gpt2_dtype_size(dt), wide = (size_t)BT * 4 * C * size;
+    size_t scratch_bytes;
+    if (l->plan(dt, s->B, s->T, C, s->NH, Vp, rows, &scratch_bytes)) fail(gpt2_last_error());
+    void *scratch = memory_of(scratch_bytes + 4096);
+    if (l->use_scratch(scratch)) fail(gpt2_last_error());
+    void *x = memory_of(wide), *y = memory_of(wide), *z = memory_of(wide), *u = memory_of(wide);
+    const size_t most = (size_t)C * (Vp > 4 * C ? Vp : 4 * C) * size;
+    void *w = memory_of(most), *dw = memory_of(most), *bias = memory_of(4 * C * 4),
+         *dbias = memory_of(4 * C * 4);
+    void *logits = memory_of((size_t)rows * Vp * size);
+    float *mean = memory_of(BT * 4), *rstd = memory_of(BT * 4), *lse = memory_of((size_t)BT * s->NH * 4);
+    float *sums = memory_of(4 * C * 4), *losses = memory_of(BT * 4);
+    int *tokens = memory_of(BT * sizeof(int));
+    for (int i = 0; i < BT; i++) tokens[i] = i * 31 % s->V;
+    for (int i = 0; i < 3; i++) {
+        const int out[] = { 3 * C, C, C }, in[] = { C, C, 4 * C };
+        SAMPLE(TIMED_MATMUL, BT, in[i], out[i], matmul_forward(dt, y, x, w, bias, BT, in[i], out[i]));
+    }
+    SAMPLE(TIMED_MATMUL_GELU, BT, C, 4 * C, matmul_gelu_forward(dt, y, z, x, w, bias, BT, C, 4 * C));
+    for (int i = 0; i < 3; i++) {
+        const int out[] = { 3 * C, C, 4 * C };
+        SAMPLE(TIMED_MATMUL_BACKWARD, BT, C, out[i],
+               matmul_backward(dt, u, NULL, dw, i == 1 ? NULL : dbias, y, x, w, NULL, BT, C, out[i], 0));
+    }
+    SAMPLE(TIMED_GELU_BACKWARD, BT, 4 * C, C,
+           matmul_backward(dt, u, NULL, dw, NULL, y, x, w, z, BT, 4 * C, C, 0));
+    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, w, NULL, rows, C, Vp));
+    SAMPLE(TIMED_SOFTMAX, rows, s->V, 0, softmax_crossentropy(dt, losses, logits, 0, tokens, rows, s->V, Vp));
+    SAMPLE(TIMED_SOFTMAX_BACKWARD, rows, s->V, 0,
+           softmax_crossentropy(dt, losses, logits, 1e-3f, tokens, rows, s->V, Vp));
+    SAMPLE(TIMED_HEAD_BACKWARD, rows, C, Vp,
+           matmul_backward(dt, u, NULL, dw, NULL, logits, x, w, NULL, rows, C, Vp, 0));
+    SAMPLE(TIMED_ATTENTION, BT, s->T, C, attention_forward(dt, y, lse, x, s->B, s->T, C, s->NH));
+    SAMPLE(TIMED_ATTENTION_BACKWARD, BT, s->T, C,
+           attention_backward(dt, u, z, x, y, lse, s->B, s->T, C, s->NH));
+    SAMPLE(TIMED_LAYERNORM, BT, C, 0, residual_layernorm_forward(dt, y, z, mean, rstd, x, u, w, bias, BT, C));
+    SAMPLE(TIMED_LAYERNORM_BACKWARD, BT, C, 0,
+           layernorm_backward(dt, y, dw, dbias, sums, x, z, w, mean, rstd, BT, C));
+    SAMPLE(TIMED_GELU, (double)BT * 4 * C, 0, 0, gelu_forward(dt, y, x, (size_t)BT * 4 * C));
+    SAMPLE(TIMED_ENCODER, BT, C, 0, encoder_forward(dt, y, tokens, w, w, s->B, s->T, C));
+    SAMPLE(TIMED_ENCODER_BACKWARD, BT, C, 0, encoder_backward(dt, dw, w, y, tokens, s->B, s->T, C));
+    l->free();
+    void *all[] = { scratch, x, y, z, u, w, dw, bias, dbias, logits, mean, rstd, lse, sums, losses, tokens };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static void time_layers(void) {
+    for (gpt2_dtype dt = GPT2_F32; dt <= GPT2_BF16; dt++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i], dt);
+}
+
+// -------- the plugin's kernels: a large array gives the rate, a small one the fixed time
+
+#define RATE(name, bytes_each, call)                                                                   \
+    do {                                                                                               \
+        double small, large;                                                                           \
+        int64_t n = 1 << 10;                                                                           \
+        TIME(small, call);                                                                             \
+        n = 8 << 20;                                                                                   \
+        TIME(large, call);                                                                             \
+        printf("\"%s\": [%.3e, %.4e, \"measured\"],\n", name, small, (double)n *(bytes_each) / large); \
+    } while (0)
+
+static void update(const adamw_arrays *a, int64_t n) {
+    const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
+    const adamw_constants c = adamw_prepare(&h, 1, 0);
+    const own_update own = { .update = NULL };
+    const adamw_segment s = { .elems = n, .lr_factor = 1, .decay = 1 };
+    const adamw_table t = { &s, 1, adamw_chunks(n) };
+    kernel_update(&own, &c, a, &t);
+}
+
+static void time_memory(void) {
+    device *d = &device_host;
+    const int64_t most = 8 << 20;
+    float *p = memory_of(most * 4), *m = memory_of(most * 4), *v = memory_of(most * 4);
+    uint16_t *g = memory_of(most * 2), *low = memory_of(most * 2);
+    uint64_t words[EXACT_WORDS] = { 0 };
+    const adamw_arrays a = { p, m, v, g, low, ZERO_BF16, ZERO_BF16 };
+    RATE("copy", 8, d->f->copy(d, COMPUTE, p, m, n * 4));
+    RATE("clear", 4, d->f->clear(d, COMPUTE, p, n * 4));
+    RATE("sum", 8,
+         kernel_sum_ranks(ZERO_BF16, low, ZERO_BF16, ((const void *const[]){ g, (char *)p, (char *)m }), 3, 1,
+                          n, NULL));
+    RATE("squares", 2, kernel_add_squares(words, ZERO_BF16, g, n));
+    RATE("update", 28, update(&a, n));
+    free(p), free(m), free(v), free(g), free(low);
+}
+
+// -------- the disk
+
+static double move(file_engine *e, char *memory, int64_t bytes, size_t piece, int write) {
+    enum { AT_ONCE = 4 };
+    file_transfer t[AT_ONCE] = { 0 };
+    const double start = clock_now();
+    int i = 0;
+    for (int64_t at = 0; at < bytes; at += (int64_t)piece, i = (i + 1) % AT_ONCE) {
+        if (file_wait(e, &t[i])) fail(zero_last_error());
+        t[i] = (file_transfer){ .offset = at, .data = memory + i * piece, .bytes = piece, .write = write };
+        if (file_start(e, &t[i])) fail(zero_last_error());
+    }
+    for (i = 0; i < AT_ONCE; i++)
+        if (file_wait(e, &t[i])) fail(zero_last_error());
+    return (double)bytes / (clock_now() - start);
+}
+
+static void time_disk(const char *folder) {
+    const int64_t bytes = 1 << 30;
+    const size_t piece = 8 << 20;
+    const zero_config c = zero_defaults();
+    const file_settings s = { .folders = folder,
+                              .block_bytes = c.offload.nvme_block_bytes,
+                              .depth = c.offload.nvme_depth,
+                              .threads = c.offload.nvme_threads,
+                              .timeout_s = 60 };
+    file_engine *e;
+    if (file_open(&e, &s, bytes)) fail(zero_last_error());
+    char *memory = memory_of(4 * piece);
+    file_buffers(e, memory, 4 * piece);
+    const double writing = move(e, memory, bytes, piece, 1), reading = move(e, memory, bytes, piece, 0);
+    printf("\"read\": [1e-4, %.4e, \"measured\"],\n\"write\": [1e-4, %.4e, \"measured\"],\n", reading,
+           writing);
+    file_close(e);
+    free(memory);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "layers"))
+        time_layers();
+    else if (argc == 2 && !strcmp(argv[1], "memory"))
+        time_memory();
+    else if (argc == 3 && !strcmp(argv[1], "disk"))
+        time_disk(argv[2]);
+    else
+        fail("usage: calibrate layers | memory | disk FOLDER");
+    return 0;
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Measures this machine and writes BUILD/machine.json, for train_gpt2_zero --plan --machine. Nothing else
+# should run meanwhile.
+#   scripts/calibrate.sh [BUILD [FOLDER]]       build, and a folder on the disk for states (build)
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+. scripts/mpi_env.sh
+build=${1:-build} folder=${2:-$build}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cores=$(nproc)
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+or() { cat "$1" >&2; echo "calibrate.sh: failed" >&2; exit 1; }
+
+# all ARGUMENT...: runs one process of one thread for each core at the same time; prints what the first printed
+all() {
+    local pids=() i
+    for i in $(seq "$cores"); do
+        OMP_NUM_THREADS=1 "$build/calibrate" "$@" >"$work/$i" 2>"$work/$i.err" &
+        pids+=($!)
+    done
+    for i in "${!pids[@]}"; do wait "${pids[$i]}" || or "$work/$((i + 1)).err"; done
+    cat "$work/1"
+}
+samples() { sed -n 's/^\[/    [/p' | sed '$!s/$/,/'; }
+# The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
+# time in microseconds and the bytes on a rank's link a second.
+collective() {
+    mpirun --oversubscribe -np "$cores" "$build/bench/comm" -b 16K -e 16M -f 1024 -n 9 -c "$1" 2>"$work/err" \
+        >"$work/comm" || or "$work/err"
+    awk -v name="$2" -v n="$cores" '$1 ~ /^[a-z]/ {
+            if (!small) { small = $5 * 1e-6; next }
+            printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, small, $2 * (n - 1) / n / ($5 * 1e-6)
+        }' "$work/comm"
+}
+
+all layers >"$work/samples_1"
+OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err" || or "$work/err"
+{
+    echo '{'
+    echo "\"kind\": [\"cpu\"], \"title\": [\"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)\"],"
+    echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
+    echo '"flops": [0, 0, 0],'
+    all memory
+    if [ "$cores" -gt 1 ]; then
+        OMP_NUM_THREADS=1 collective all-gather gather
+        OMP_NUM_THREADS=1 collective reduce-scatter reduce
+        echo '"share": [5e-5, 1e9, "assumed"],'
+    else
+        echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
+    fi
+    echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
+    "$build/calibrate" disk "$folder" 2>"$work/err" || or "$work/err"
+    echo '"samples_1": ['
+    samples <"$work/samples_1"
+    echo '],'
+    echo "\"samples_$cores\": ["
+    samples <"$work/samples_n"
+    echo ']}'
+} >"$work/machine.json"
+mv "$work/machine.json" "$build/machine.json"
+echo "calibrate.sh: $build/machine.json, in $SECONDS s"
