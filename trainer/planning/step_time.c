@@ -1,4 +1,5 @@
 #include "step_time.h"
+#include <math.h>
 #include <stdio.h>
 #include "../running/machine.h"
 #include "../running/report.h"
@@ -65,6 +66,6 @@ void print_times(const GPT2 *model, double tokens, const StepTimes *times) {
     for (int i = 0; i < LINKS; i++)
         if (busy_of(t, i) > 0)
             print0("  %-34s %10.1f %% of the step, %.1f %% exposed\n", links[i].name,
-                   100 * busy_of(t, i) / t->seconds, 100 * (1 - times->without[i] / t->seconds));
+                   100 * busy_of(t, i) / t->seconds, 100 * fmax(0, 1 - times->without[i] / t->seconds));
     if (*m->assumed) print0("  assumed: %s\n", m->assumed);
 }
