@@ -1,6 +1,6 @@
 // The update of the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a
 // unit is one piece. If states are in files, a piece fills one of the file buffers, and reading the next
-// piece, updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
+// pieces, updating this one and writing the previous ones overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
 // section 5.2.2).
 #include "update.h"
 #include "internal.h"
