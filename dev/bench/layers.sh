@@ -86,7 +86,8 @@ part_hosts() {
 
 # on_disk NAME: appends the seconds that the disk needs for a step of the last run, both ranks, to $work/NAME
 on_disk() {
-    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' "$work/run/summary.json" |
+    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
+        "$work/run/summary.json" |
         awk -v rate="${DISK_MB:-0}" '{ print rate ? 2 * ($1 > $2 ? $1 : $2) / 1e6 / rate : 0 }' >>"$work/$1"
 }
 
