@@ -222,13 +222,14 @@ static void start_copies(const run *r) {
 
 #ifdef ZERO_HAVE_CUDA
 static int start_device(run *r, const int64_t *h) {
+    const int each = h[HOSTS] ? (int)h[HOSTS] : r->d->ranks;
     r->on = NULL;
     r->stream = NULL;
     if (!h[CUDA]) return 0;
     (void)use_devices(h[NCCL] ? r->d->ranks : 1);
     set_manner(manners[h[MANNER]]);
     protect_device(!h[COPIES] && h[MANNER] == 0);
-    CUDA_MUST(cudaSetDevice(h[NCCL] ? checks.rank : 0));
+    CUDA_MUST(cudaSetDevice(h[NCCL] ? checks.rank % each : 0));
     if (h[STREAM]) CUDA_MUST(cudaStreamCreateWithFlags((cudaStream_t *)&r->stream, cudaStreamNonBlocking));
     r->config.cuda_stream = r->stream;
     r->on = &toy_cuda;

@@ -706,11 +706,8 @@ int main(void) {
     }
     check_results(0, 1, 0, 0, 0);
     check_results(0, 0, 1, 1, 0);
-    check_results(1, 1, 1, 0, 0);
-    for (int each = 1; each < checks.ranks; each++) {
-        check_results(0, 1, 0, 0, each);
-        check_results(0, 0, 1, 1, each);
-    }
+    check_results(0, 1, 0, 0, 2);
+    check_results(0, 0, 1, 1, 2);
     check_results(1, 1, 1, 0, 2);
     check_stages();
     check_starts();
