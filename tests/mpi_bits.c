@@ -222,14 +222,14 @@ static void start_copies(const run *r) {
 
 #ifdef ZERO_HAVE_CUDA
 static int start_device(run *r, const int64_t *h) {
-    const int each = h[HOSTS] ? (int)h[HOSTS] : r->d->ranks;
     r->on = NULL;
     r->stream = NULL;
     if (!h[CUDA]) return 0;
     (void)use_devices(h[NCCL] ? r->d->ranks : 1);
     set_manner(manners[h[MANNER]]);
     protect_device(!h[COPIES] && h[MANNER] == 0);
-    CUDA_MUST(cudaSetDevice(h[NCCL] ? checks.rank % each : 0));
+    r->config.cuda_device = h[NCCL] ? checks.rank : 0;
+    CUDA_MUST(cudaSetDevice(r->config.cuda_device));
     if (h[STREAM]) CUDA_MUST(cudaStreamCreateWithFlags((cudaStream_t *)&r->stream, cudaStreamNonBlocking));
     r->config.cuda_stream = r->stream;
     r->on = &toy_cuda;
@@ -715,7 +715,7 @@ static int create(run *r, int how) {
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
-    pretend_hosts((int)h[HOSTS]);
+    ranks_per_host = (int)h[HOSTS];
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
         r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof r->activation);

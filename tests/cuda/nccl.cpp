@@ -358,14 +358,13 @@ ncclResult_t check_config(const ncclConfig_t *config) {
 }
 
 bool name_gpu(char *name, size_t room) {
-    const char *id = getenv("NCCL_HOSTID");
     char host[64] = "", bus[64];
     int device;
     gethostname(host, sizeof host - 1);
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess)
         return false;
-    snprintf(name, room, "%s %s", id && *id ? id : host, bus);
+    snprintf(name, room, "%s %s", host, bus);
     return true;
 }
 
