@@ -273,7 +273,7 @@ void data_divide(TrainingData *d, GPT2 *m) {
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = m->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     if (opt.any_ranks) check_any_ranks(d->micro_batches, d->tokens_at_once);
-    check_zero_file(m, d->micro_batches);
+    check_zero_file(d->micro_batches);
 }
 
 // Returns the number of batches per validation. The default -m takes fewer if the data has fewer.
