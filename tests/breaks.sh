@@ -150,18 +150,13 @@ broken() {
     need "step ${after:-none} after $before" [ "${after:-0}" -ge "${before:-0}" ]
 }
 first_step=1    # in the folder's logs; empty: not all of the logs and removals are on the disk
-# repaired RANKS STEPS ARGUMENT...: resumes the run up to this step, with the command that it printed, if any.
-# Checks that it resumes from the newest checkpoint, ends with the bits of an undisturbed run, has logged each
-# step once, and removes what the broken run left behind.
+# repaired RANKS STEPS ARGUMENT...: resumes the run up to this step. Checks that it resumes from the newest
+# checkpoint, ends with the bits of an undisturbed run, has logged each step once, and removes what the broken
+# run left behind.
 repaired() {
-    local with=() wrap='' prefix=() from command=
+    local with=() wrap='' prefix=() from
     from=$(newest)
-    [ $status != 0 ] || command=$(grep -A 1 'and this command resumes it:$' "$screen" | tail -n 1)
-    if [ -n "$command" ]; then
-        timeout -k 5 $hang_limit bash -c "${command/-x $endless/-x $2}" >"$screen" 2>&1 </dev/null & job=$!
-    else
-        start "$1" -x "$2" -y 1 "${@:3}"
-    fi
+    start "$1" -x "$2" -y 1 "${@:3}"
     ended 0 "${from:+^resuming at step $from\$}"
     [ -n "$from" ] || need "$(grep '^resuming' "$screen")" not grep -q '^resuming' "$screen"
     same_bits "$1" "$2"

@@ -36,6 +36,7 @@ static zero_config start(void) {
     c.reduce_bucket_size = 777;
     c.prefetch = 4;
     c.overlap = 7;
+    c.numbers.dtype = ZERO_F16;
     c.comm.reduce_fp32 = 9;
     return c;
 }
@@ -129,7 +130,8 @@ static const struct {
     { Z("'stage3_prefetch_bucket_size': 0"), "prefetch=0", "" },
     { Z("'stage3_prefetch_bucket_size': 5e7"), "", "" },
     { "{'bf16': {'enabled': true}}", "numbers.dtype=bf16", "" },
-    { "{'bf16': {'enabled': false}}", "", "" },
+    { "{'bf16': {'enabled': false}}", "numbers.dtype=fp32", "" },
+    { "{'bf16': {'enabled': 'auto'}, 'fp16': null}", "", "" },
     { "{'gradient_accumulation_steps': 8}", "micro_batches=8", "" },
     { "{'gradient_accumulation_steps': 1e1}", "micro_batches=10", "" },
     // "auto" and null mean absent, for blocks too
@@ -151,7 +153,7 @@ static const struct {
       "", "" },
     { "{'fp16': {'enabled': false, 'loss_scale': 0}, 'comet': {'enabled': 'false'}, 'amp': {'enabled': "
       "'auto'}}",
-      "", "" },
+      "numbers.dtype=fp32", "" },
     { "{'steps_per_print': 2000, 'wall_clock_breakdown': false, 'aio': {'queue_depth': 8}, 'timers': 0}",
       "offload.nvme_depth=8", "" },
     { "{'data_types': {'grad_accum_dtype': 'fp32'}, 'checkpoint': {'tag_validation': 'Warn'}}", "", "" },

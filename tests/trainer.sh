@@ -790,7 +790,7 @@ test_replay() {
     end
     begin 'replay.--stop-after: the learning rate follows -x, and -y 1 continues to the same bits'
     trains 2 stopped $same -n -1 --hash-every 2 --stop-after 3
-    screen stopped '^stopped after step 3 of 7; its checkpoint is saved, and this command resumes it:$'
+    screen stopped '^stopped after step 3 of 7; its checkpoint is saved; .* with -y 1 resumes it$'
     is checkpoints "$(checkpoints stopped)" step_00000003
     trains 2 stopped $same -n -1 --hash-every 2 -y 1
     is 'steps with a digest' "$(digests stopped)" '2 4 6 7'
