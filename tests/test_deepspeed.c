@@ -133,6 +133,8 @@ static const struct {
     { "{'bf16': {'enabled': false}}", "numbers.dtype=fp32", "" },
     { "{'bf16': {'enabled': 'auto'}, 'fp16': null}", "", "" },
     { "{'gradient_accumulation_steps': 8}", "micro_batches=8", "" },
+    { "{'train_batch_size': 1, 'train_micro_batch_size_per_gpu': 1}", "trainer.rows_a_step=1 trainer.rows=1",
+      "" },
     { "{'gradient_accumulation_steps': 1e1}", "micro_batches=10", "" },
     // "auto" and null mean absent, for blocks too
     { "{'gradient_accumulation_steps': 'auto', 'train_batch_size': 'auto', 'scheduler': null, 'bf16': null}",
@@ -217,8 +219,8 @@ static const struct {
     // Offload settings that the stage does not support also have no effect.
     { Z("'offload_param': {'device': 'cpu', 'pin_memory': true}, 'stage': 2"), "",
       "-zero_optimization.offload_param.device needs stage 3" },
-    { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0 offload.nvme=/n",
-      "-zero_optimization.offload_param.device needs stage 3" },
+    { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0",
+      "-zero_optimization.offload_param.nvme_path no states are on NVMe" },
     { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"), "stage=0",
       "-zero_optimization.offload_optimizer.device needs stage 1, 2 or 3" },
     // Below stage 3, DeepSpeed uses host memory for NVMe; the plugin uses NVMe.

@@ -201,6 +201,17 @@ static void judge_stage(reader *r, const zero_config *before) {
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
+// As in DeepSpeed, a folder has no effect if no states are on NVMe.
+static void judge_folders(reader *r, const zero_config *before) {
+    zero_offload_config *o = &r->config.offload;
+    if (o->params == ZERO_NVME || o->optimizer == ZERO_NVME) return;
+    o->nvme = before->offload.nvme;
+    for (zero_deepspeed_key *k; (k = key_that_sets(r, "offload.nvme"));) {
+        k->fate = ZERO_KEY_NO_EFFECT;
+        strcpy(k->remark, "no states are on NVMe");
+    }
+}
+
 // As in DeepSpeed, gradients are offloaded with the optimizer states, but no farther than to host memory. If
 // the caller has already moved the states, gradients stay where the caller has put them.
 static void place_gradients(reader *r, const zero_config *before) {
@@ -263,6 +274,7 @@ static int read_file(zero_config *config, zero_deepspeed *report, const char *fi
         judge_env(&r, env_stage);
         judge_type(&r);
         judge_stage(&r, config);
+        judge_folders(&r, config);
         place_gradients(&r, config);
         if (alone) refuse_trainers_keys(report);
         rc = fail_refused(file, report);
