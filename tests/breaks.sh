@@ -248,7 +248,7 @@ crash_and_stop_loop() {
 
 test_signals() {
     local stopped='^stopped after step [0-9]+ of [0-9]+; its checkpoint is saved' wrap='' prefix=()
-    local folder="$root/it's a run"       # a name that needs quotes
+    local folder="$root/it's a run"
     local nothing='^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$' at_once other=$dir/other
     fault SIGTERM 1 '' 0 1 "$stopped" send TERM 0
     fault 'SIGTERM, usually during validation or sampling' 1 '-v 1 -m 50 -s 1 -g 20' 0 1 "$stopped" \
@@ -257,7 +257,7 @@ test_signals() {
     fault SIGHUP 2 '-z 0' 0 1 "$stopped" send HUP 0
     fault SIGUSR2 2 '--async-save -n 1000000' 0 1 "$stopped" send USR2 1
     fault 'SIGUSR2 to mpirun' 2 '' 0 1 "$stopped" send USR2 mpirun
-    # It must save, because the printed command does not name the other folder.
+    # It must save, because -y 1 would not find the other folder.
     (folder=$other; start 2 -x 3 -n 3; wait $job)
     first_step=4
     fault 'SIGUSR2 before the first step of a run resumed from another folder' 2 \

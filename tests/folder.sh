@@ -162,7 +162,7 @@ test_history() {
     end
 
     damaged 'rm step_00000006/manifest.json' 4 ': damaged: it was complete, and manifest.json is missing'
-    damaged 'rm -r {step,model}_00000004*; truncate -s -1 step_00000006/rank00000-*' 2 \
+    damaged 'rm step_00000004/manifest.json; truncate -s -1 step_00000006/rank00000-*' 2 \
         '/rank.*: ends at offset [0-9]+, .*'
     begin 'folder.history: no older checkpoint'
     rm -r "$out"/step_00000002
