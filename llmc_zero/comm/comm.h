@@ -16,7 +16,7 @@
 
 // One unit's part in a collective, in device memory.
 typedef struct {
-    char *full;   // ranks * elems elements
+    char *full;   // ranks * elems elements, of the ranks that take part
     char *shard;  // elems elements; may be inside full
     int64_t elems;
     const float *plus;  // (elems) a reduction adds these to the mean; may be the shard; NULL: nothing
@@ -28,8 +28,18 @@ typedef struct {
     zero_purpose purpose;
     int unit, units;   // its first unit, and their number; units 0: scalars
     int64_t *counter;  // where to add the bytes sent; NULL: to the traffic of this purpose
+    net_group of;      // a gather: the ranks that take part, as comm_inside or comm_across; ranks 0: all
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
+
+// Every rank is in one of the groups of so many consecutive ranks; and in one of those with the ranks of
+// equal place in each group. All ranks gather in their groups at the same time.
+static inline net_group comm_inside(int rank, int group) {
+    return (net_group){ rank % group, group, rank / group * group, 1 };
+}
+static inline net_group comm_across(int rank, int ranks, int group) {
+    return (net_group){ rank / group, ranks / group, rank % group, group };
+}
 
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // how traffic is counted
 
@@ -38,7 +48,7 @@ typedef struct comm comm;
 // For device memory. Unless a comment states otherwise, each returns 0 or a negative error.
 typedef struct {
     // The next two may only queue work on the device, so the host cannot use the result yet when they return.
-    // On comm.gather_stream: full = all ranks' shards, in rank order.
+    // On comm.gather_stream: full = the shards of all ranks that take part, in their order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
     // On stream COMM: shard = this rank's part of full, summed over the ranks in tree order in fp32, times
     // scale, plus `plus`, rounded once.
@@ -90,6 +100,12 @@ typedef struct {
 } comm_way;
 // Returns 1, or the number of hosts if data passes through two groups (comm/staging.h).
 static inline int comm_hosts(const comm_way *way) { return way->window ? way->ranks / way->window : 1; }
+// How gathered data passes: first between the ranks `far`, by messages, then between ranks of this rank's
+// host, by the window. Either may be this rank alone.
+typedef struct {
+    net_group far, near;
+} comm_route;
+comm_route comm_route_of(const comm_way *way, int rank, net_group of);
 // Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
 // some as fp32 sums.
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
@@ -117,10 +133,13 @@ static inline void comm_count(comm *c, comm_use use, comm_kind kind, size_t byte
     *counter += (int64_t)bytes;
 }
 
+// The gather of a rank with itself (comm/self.c).
+int comm_copy_own(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
+
 // -------- the table's functions, with the defaults of the optional ones
 
 static inline int comm_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    return c->f->all_gather(c, use, pieces, n, elem_bytes);
+    return (use.of.ranks == 1 ? comm_copy_own : c->f->all_gather)(c, use, pieces, n, elem_bytes);
 }
 static inline int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
                                       zero_dtype full_type, zero_dtype shard_type, float scale) {
@@ -162,6 +181,8 @@ int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s);
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 
+// As comm_all_gather, of several ranks.
+int comm_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes);
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);

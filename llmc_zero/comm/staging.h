@@ -38,6 +38,9 @@ static inline size_t comm_part(size_t half, int ranks) { return half / ranks / 6
 int staging_open(comm *c, const zero_config *config, memory *m);
 void staging_close(comm *c);
 
+// With messages: returns staging for some of the ranks, in the memory of `all`.
+staging staging_between(const comm *c, net_group of);
+
 // Ranks are numbered within the group of s.
 
 // Returns where this rank's bytes go before an exchange: those for rank dest in EXCHANGE_SCATTER, otherwise
