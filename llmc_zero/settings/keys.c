@@ -62,6 +62,11 @@ static void set_prefetch(reader *r, const json_t *v, double x) {
              x ? "counted in units, not in elements" : "");
 }
 
+// DeepSpeed's 1 means that hpZ is off.
+static void set_group(reader *r, const json_t *v, double x) {
+    key_sets(r, "param_group", x > 1 ? x : 0, x > 1 ? "the parameters' only shards, not a second copy" : "");
+}
+
 static void set_betas(reader *r, const json_t *v, double x) {
     double beta[2];
     if (json_array_size(v) != 2 || !json_as_number(json_array_get(v, 0), &beta[0]) ||
@@ -184,6 +189,7 @@ static const key_row rows[] = {
       .automatic = "the largest unit; Hugging Face takes the hidden size squared" },
     { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
       .setting = "prefetch" },
+    { ZERO, "zero_hpz_partition_size", BY_SETTING, .set = set_group, .setting = "param_group" },
     { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
     { "bf16", "check_grad_overflow", .only = "true",
       .why = "every stage checks for infinities; DeepSpeed checks only at stages 1 and 2" },
@@ -302,7 +308,6 @@ static const key_row rows[] = {
     { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
 
     // ---- features that are not built
-    { ZERO, "zero_hpz_partition_size", .only = "1|0", .why = "hpZ of ZeRO++ is not built" },
     { ZERO, "mics_shard_size", .only = "-1|0", .why = "MiCS is not built" },
     { ZERO,
       "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients "
