@@ -188,7 +188,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
     const int first = layout_first_stored(&z->layout, unit);
     u->gather_use = use;
-    u->gather_use.of = comm_inside(z->net.rank, rank_state(z, ZERO_PARAM)->group);
+    u->gather_use.of = comm_near(z->net.rank, rank_state(z, ZERO_PARAM)->group);
     if (is_fetched(z, first)) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));

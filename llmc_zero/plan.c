@@ -9,7 +9,7 @@
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node) {
     return (comm_way){ .ranks = ranks,
                        .window = comm_shares(c, ranks, ranks_on_node),
-                       .nccl = c->device == ZERO_CUDA && c->comm.nccl != 0 };
+                       .nccl = comm_nccl_near(c, ranks, ranks_on_node) };
 }
 
 static memory_request request(zero_memory_class class_, const char *purpose, size_t bytes, int moved_by) {
@@ -388,50 +388,58 @@ static int check_micro_batches(const zero_config *c, const layout *l) {
         c->micro_batches, 4e18 / bytes);
 }
 
-// To how many other ranks a rank sends: within its group and between the groups, its scalars, and its
-// gradients on the naive path.
-typedef struct {
-    int inside, across, scalars, naive;
-} receivers;
-
-// Returns the traffic of a rank that sends to these ranks, and reduces by `way`.
-static zero_traffic times(const plan *p, const receivers *to, const comm_way *way, int wire) {
+// Returns the traffic of a rank that sends scalars to so many others and its gradients on the naive path to
+// `naive` others, and reduces by `way`; without gathers.
+static zero_traffic times(const plan *p, int scalars, int naive, const comm_way *way, int wire) {
     zero_traffic all = p->to_each;
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
-        all.all_gather[i] *= to->inside;
         all.reduce_scatter[i] = comm_reduction_bytes(way, all.reduce_scatter[i] / wire, wire);
-        all.other[i] *= i == ZERO_FOR_STEP ? to->naive : to->scalars;
+        all.other[i] *= i == ZERO_FOR_STEP ? naive : scalars;
     }
-    all.all_gather[ZERO_FOR_STEP] += p->spread * to->across;
     return all;
 }
 
-// Returns to how many ranks on other nodes this rank sends in a gather. If nodes differ in their number of
-// ranks, only the number of all these ranks is known exactly.
+// Returns how many ranks of a group are on other nodes. If nodes differ in their number of ranks, only the
+// number of all such ranks is known.
 static int elsewhere(const plan *p, net_group of) {
-    const comm_way *way = &p->of.way;
     const int here = p->of.ranks_on_node;
-    const net_group far = comm_route_of(way, p->of.rank, of).far;
     int n = 0;
-    if (far.ranks == way->ranks) return way->ranks - here;
-    for (int i = 0; i < far.ranks; i++) n += (far.first + i * far.step) / here != p->of.rank / here;
+    if (of.ranks == p->of.way.ranks) return of.ranks - here;
+    for (int i = 0; i < of.ranks; i++) n += (of.first + i * of.step) / here != p->of.rank / here;
     return n;
 }
 
-// Between nodes, a rank of two groups exchanges fp32 sums of nodes, and gathers only with its equals.
+static int far_elsewhere(const plan *p, net_group of) {
+    return elsewhere(p, comm_route_of(&p->of.way, p->of.rank, of).far);
+}
+
+// Returns how much of the bytes for each other rank of a group leave the node. Between nodes a rank gathers
+// only with its equals, and NCCL's rings leave a node once for all of its ranks.
+static int64_t leaving(const plan *p, net_group of, int64_t bytes) {
+    const int n = elsewhere(p, of);
+    if (!p->of.way.nccl) return bytes * far_elsewhere(p, of);
+    return n ? bytes * (of.ranks - 1) / (of.ranks - n) : 0;
+}
+
+// Between nodes, reductions in two groups exchange fp32 sums of nodes.
 static void describe_traffic(const plan *p, const zero_config *c, const layout *l, zero_plan *info) {
     const comm_way *way = &p->of.way;
-    const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way), N = way->ranks;
-    const int S = params_of(p, c, l).group, others = N - p->of.ranks_on_node;
-    const net_group all = comm_inside(p->of.rank, N), inside = comm_inside(p->of.rank, S),
-                    across = comm_across(p->of.rank, N, S);
-    const receivers everywhere = { S - 1, N / S - 1, N - 1, N - 1 };
-    const receivers far = { elsewhere(p, inside), elsewhere(p, across), elsewhere(p, all), others };
-    const comm_way between = { .ranks = far.scalars + 1 };
-    info->traffic = times(p, &everywhere, way, wire);
-    info->traffic_between_nodes = times(p, &far, &between, wire);
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES && hosts > 1; i++)
-        info->traffic_between_nodes.reduce_scatter[i] *= (int)sizeof(float) / wire;
+    const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way), here = p->of.ranks_on_node;
+    const int N = way->ranks, S = params_of(p, c, l).group, others = N - here;
+    const net_group near = comm_near(p->of.rank, S), far = comm_far(p->of.rank, N, S);
+    const comm_way between = { .ranks = hosts > 1 ? hosts : others + 1 };
+    zero_traffic *all = &info->traffic, *out = &info->traffic_between_nodes;
+    *all = times(p, N - 1, N - 1, way, wire);
+    *out = times(p, far_elsewhere(p, comm_near(p->of.rank, N)), others, &between, wire);
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        all->all_gather[i] *= S - 1;
+        out->all_gather[i] = leaving(p, near, p->to_each.all_gather[i]);
+        if (hosts > 1) out->reduce_scatter[i] *= (int)sizeof(float) / wire;
+        if (way->nccl && others && c->comm.reduce_nccl)
+            out->reduce_scatter[i] = all->reduce_scatter[i] / here;
+    }
+    all->all_gather[ZERO_FOR_STEP] += p->spread * (far.ranks - 1);
+    out->all_gather[ZERO_FOR_STEP] += leaving(p, far, p->spread);
 }
 
 // -------- the whole plan

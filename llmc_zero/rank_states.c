@@ -100,7 +100,7 @@ int rank_state_gather(zero *z, comm_use use, zero_value what, int unit) {
     const state_range all = state_all(s, unit, STATE_WHOLE);
     const int on_host = state_on_host(s, all);
     state_part p;
-    use.of = comm_across(s->rank, s->layout->ranks, s->group);
+    use.of = comm_far(s->rank, s->layout->ranks, s->group);
     ZERO_TRY(state_open_range(&p, s, on_host ? PROCESSOR : z->comm.gather_stream, all, STATE_CHANGE));
     const comm_piece piece = { p.at, state_own(&p), s->layout->units[unit].shard };
     const int rc = on_host ? comm_gather_in_host(&z->comm, use, &piece, size)

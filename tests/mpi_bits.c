@@ -287,12 +287,15 @@ static void check_transport(const run *r) {
     zero_job_info(r->z, &job);
     const int L = ranks_per_host ? ranks_per_host : checks.ranks;
     const int two_groups = L > 1 && L < checks.ranks && checks.ranks % L == 0;
+    const char *nccl = two_groups ? "nccl, summed in tree order by 2 ranks of a host, then between 2 hosts"
+                       : L >= checks.ranks ? "nccl, summed in tree order"
+                                           : "nccl, summed in tree order (";
     const char *way = checks.ranks == 1               ? "mpi, one rank"
-                      : r->config.comm.nccl           ? "nccl, "
+                      : r->config.comm.nccl           ? nccl
                       : !r->config.comm.shared_window ? "mpi, messages (as"
-                      : two_groups        ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
-                      : L >= checks.ranks ? "mpi, shared window"
-                                          : "mpi, messages (";
+                      : two_groups && !r->on ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
+                      : L >= checks.ranks    ? "mpi, shared window"
+                                             : "mpi, messages (";
     EXPECT(!strncmp(job.comm, way, strlen(way)), "the ranks are connected by %s, not %s", job.comm, way);
 }
 
@@ -719,7 +722,7 @@ static int create(run *r, int how) {
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
-    ranks_per_host = (int)h[HOSTS];
+    pretend_hosts((int)h[HOSTS]);
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
         r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof r->activation);

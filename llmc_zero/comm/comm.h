@@ -4,7 +4,8 @@
 //   self   comm/self.c   one rank, which only copies
 //   host   comm/host.c   through host memory, in one or two groups (comm/staging.h): for CPUs, and GPUs
 //                        without NCCL
-//   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
+//   nccl   comm/nccl.c   from GPU to GPU, reductions in one or two groups; data in host memory still goes
+//                        through the host's functions
 //
 // Every collective has a purpose (comm_use). All ranks call the same collectives in the same order.
 #ifndef LLMC_ZERO_COMM_COMM_H
@@ -28,17 +29,17 @@ typedef struct {
     zero_purpose purpose;
     int unit, units;   // its first unit, and their number; units 0: scalars
     int64_t *counter;  // where to add the bytes sent; NULL: to the traffic of this purpose
-    net_group of;      // a gather: the ranks that take part, as comm_inside or comm_across; ranks 0: all
+    net_group of;      // a gather: the ranks that take part; ranks 0: all. All ranks call it, each for
+                       // its comm_near or its comm_far of config.param_group
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
 
-// Every rank is in one of the groups of so many consecutive ranks; and in one of those with the ranks of
-// equal place in each group. All ranks gather in their groups at the same time.
-static inline net_group comm_inside(int rank, int group) {
-    return (net_group){ rank % group, group, rank / group * group, 1 };
+// The two groups of a rank: `near` consecutive ranks, and the ranks of equal place in all such groups.
+static inline net_group comm_near(int rank, int near) {
+    return (net_group){ rank % near, near, rank / near * near, 1 };
 }
-static inline net_group comm_across(int rank, int ranks, int group) {
-    return (net_group){ rank / group, ranks / group, rank % group, group };
+static inline net_group comm_far(int rank, int ranks, int near) {
+    return (net_group){ rank / near, ranks / near, rank % near, near };
 }
 
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // how traffic is counted
@@ -72,10 +73,11 @@ struct comm {
     int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
     struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
+    int near;                     // comm_way.nccl, if NCCL is used
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
-    char *incoming;  // (ranks, incoming_bytes) other ranks' data to sum; NULL: it is summed where it arrives
+    char *incoming;  // (comm_slots, incoming_bytes) data to sum; NULL: it is summed where it arrives
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
@@ -88,7 +90,7 @@ struct comm {
 typedef enum {
     COMM_WINDOW,    // mapped shared memory: only recorded
     COMM_MESSAGES,  // two blocks: outgoing, incoming
-    COMM_INCOMING,  // CUDA: data from the other ranks, before it is summed
+    COMM_INCOMING,  // CUDA: data from the other ranks, before it is summed, and sums to send
     COMM_NCCL,      // NCCL's own memory: measured after it has connected; only recorded
     COMM_MEMORIES
 } comm_memory;
@@ -96,22 +98,32 @@ typedef enum {
 typedef struct {
     int ranks;
     int window;  // how many ranks share memory: all, or those of a node; 0: messages
-    int nccl;    // 1: parameters and gradients go through NCCL
+    int nccl;    // how many ranks reduce together first: all, or those of a node; 0: NCCL is not used
 } comm_way;
-// Returns 1, or the number of hosts if data passes through two groups (comm/staging.h).
-static inline int comm_hosts(const comm_way *way) { return way->window ? way->ranks / way->window : 1; }
-// How gathered data passes: first between the ranks `far`, by messages, then between ranks of this rank's
-// host, by the window. Either may be this rank alone.
+// Returns 1, or the number of hosts if reductions pass through two groups (comm/staging.h).
+static inline int comm_hosts(const comm_way *way) {
+    const int near = way->nccl ? way->nccl : way->window;
+    return near ? way->ranks / near : 1;
+}
+// How the host's functions pass gathered data: first between the ranks `far`, by messages, then between ranks
+// of this rank's host, by the window. Either may be this rank alone.
 typedef struct {
     net_group far, near;
 } comm_route;
 comm_route comm_route_of(const comm_way *way, int rank, net_group of);
+// Returns the number of slots of COMM_INCOMING: one for each rank and, with two groups, two for each host's
+// fp32 sums, which may be twice as wide as the data.
+static inline int comm_slots(const comm_way *way) {
+    return way->ranks + (comm_hosts(way) > 1 ? 2 * comm_hosts(way) : 0);
+}
 // Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
 // some as fp32 sums.
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
-// Returns comm_way.window as the settings request it, for nodes with on_node consecutive ranks each. The sum
-// over the ranks of a node must be a subtree of the sum over all, so on_node must be a power of two.
+// Return comm_way.window and comm_way.nccl as the settings request them, for nodes with on_node consecutive
+// ranks each. The sum over the ranks of a node must be a subtree of the sum over all, so on_node must be a
+// power of two.
 int comm_shares(const zero_config *c, int ranks, int on_node);
+int comm_nccl_near(const zero_config *c, int ranks, int on_node);
 // reduced_bytes: this rank's part of the largest reduction, in the dtype in which it is sent.
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
@@ -178,6 +190,9 @@ typedef struct {
     float scale;
 } comm_sum;
 int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s);
+// Sums the ranks of one host for every host's part, of which s describes the first: from one to the next,
+// `others` advances by `step` bytes and `sums` by `apart`.
+int comm_sum_hosts(comm *c, const comm_round *r, comm_sum s, int hosts, size_t step, size_t apart);
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 

@@ -73,11 +73,10 @@ static comm_sum sum_of(const staging *s, zero_dtype type) {
 static int sum_near(comm *c, comm_use use, const comm_round *round, comm_sum *s) {
     const comm_host *h = c->host;
     const size_t bytes = round->elems * dtype_bytes(s->type);
-    for (int host = 0; host < h->hosts; host++, s->others += bytes) {
-        s->part = host * h->near->of.ranks + h->near->of.rank;
-        s->sums = staging_out(h->far, EXCHANGE_SCATTER, host);
-        ZERO_TRY(comm_sum_round(c, round, s));
-    }
+    s->part = h->near->of.rank;
+    s->sums = staging_out(h->far, EXCHANGE_SCATTER, 0);
+    const size_t apart = staging_out(h->far, EXCHANGE_SCATTER, 1) - s->sums;
+    ZERO_TRY(comm_sum_hosts(c, round, *s, h->hosts, bytes, apart));
     ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, h->hosts - 1,
                       round->elems * sizeof(float)));
     *s = sum_of(h->far, ZERO_F32);
@@ -185,7 +184,7 @@ static int gather_round(comm *c, gathering *g, const comm_round *round) {
 static int gather(comm *c, comm_use use, comm_kind kind, device *d, const comm_piece *pieces, int n,
                   size_t size) {
     const comm_way way = comm_way_of(c);
-    const net_group of = use.of.ranks ? use.of : comm_inside(c->group.rank, c->group.ranks);
+    const net_group of = use.of.ranks ? use.of : comm_near(c->group.rank, c->group.ranks);
     gathering g = { use, kind, d, size, comm_route_of(&way, c->group.rank, of), .near = c->host->near };
     size_t room = g.near->gather_bytes / g.by.far.ranks;
     comm_run runs[n];
