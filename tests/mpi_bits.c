@@ -229,7 +229,8 @@ static int start_device(run *r, const int64_t *h) {
     (void)use_devices(h[NCCL] ? r->d->ranks : 1);
     set_manner(manners[h[MANNER]]);
     protect_device(!h[COPIES] && h[MANNER] == 0);
-    CUDA_MUST(cudaSetDevice(h[NCCL] ? checks.rank : 0));
+    r->config.cuda_device = h[NCCL] ? checks.rank : 0;
+    CUDA_MUST(cudaSetDevice(r->config.cuda_device));
     if (h[STREAM]) CUDA_MUST(cudaStreamCreateWithFlags((cudaStream_t *)&r->stream, cudaStreamNonBlocking));
     r->config.cuda_stream = r->stream;
     r->on = &toy_cuda;
@@ -722,7 +723,7 @@ static int create(run *r, int how) {
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
-    pretend_hosts((int)h[HOSTS]);
+    ranks_per_host = (int)h[HOSTS];
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));
     if (r->on) {
         r->on_device = zero_alloc(r->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof r->activation);

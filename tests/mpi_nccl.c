@@ -477,8 +477,8 @@ static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_
     config.overlap = overlap;
     CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d, NCCL's memory %d, %d ranks per host",
                   reduce_nccl, overlap, one_round, nccl_memory, each);
-    pretend_hosts(each);
-    begin(-1, 30.0);
+    ranks_per_host = each;
+    begin(checks.rank % zero_cuda_devices(), 30.0);
     in_use = device_in_use() - in_table();
     open_nccl();
     CHECK(c.near == (two_groups ? each : c.group.ranks));
@@ -505,7 +505,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_
     end();
     CHECK_SETTING("ends normally, and frees its memory");
     CHECK(device_in_use() == in_use);
-    pretend_hosts(0);
+    ranks_per_host = 0;
 }
 
 // -------- the plugin's memory
@@ -706,11 +706,8 @@ int main(void) {
     }
     check_results(0, 1, 0, 0, 0);
     check_results(0, 0, 1, 1, 0);
-    check_results(1, 1, 1, 0, 0);
-    for (int each = 1; each < checks.ranks; each++) {
-        check_results(0, 1, 0, 0, each);
-        check_results(0, 0, 1, 1, each);
-    }
+    check_results(0, 1, 0, 0, 2);
+    check_results(0, 0, 1, 1, 2);
     check_results(1, 1, 1, 0, 2);
     check_stages();
     check_starts();

@@ -406,7 +406,7 @@ static void check_units_named(void) {
         const int i = n / 2;
         zero_config c = simple(cases[i].stage, 0);
         toy t;
-        pretend_hosts(n % 2 * 2);
+        ranks_per_host = n % 2 * 2;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 3;
         CHECK_SETTING("the last rank misses %s, %d ranks per host", cases[i].where, ranks_per_host);
@@ -419,7 +419,7 @@ static void check_units_named(void) {
         checks_meet();
         zero_destroy(t.z);
     }
-    pretend_hosts(0);
+    ranks_per_host = 0;
 }
 
 // A process that MPI_Comm_split left out of a communicator has MPI_COMM_NULL.

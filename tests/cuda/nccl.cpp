@@ -67,6 +67,7 @@ using OperationPtr = std::shared_ptr<Operation>;
 
 struct Communicator {
     int rank, ranks;
+    int first_rank;  // in the communicator from which it was split, if it was
     bool blocking;
     std::string path;
     Shared *shared = nullptr;
@@ -173,9 +174,9 @@ bool move_messages(Communicator &c, Operation &op) {
 
 // Advances an operation. Returns true if it is complete.
 bool look(Communicator &c, Operation &op) {
-    if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
-    if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
-    if (is_asked("error", c.rank, op.number)) {
+    if (c.error || c.shared->error || is_asked("hang", c.first_rank, op.number)) return false;
+    if (is_asked("stop", c.first_rank, op.number)) raise(SIGSTOP);
+    if (is_asked("error", c.first_rank, op.number)) {
         fail_later(c, ncclSystemError, "error requested by CUDA_STAND_IN_NCCL", false);
         return false;
     }
@@ -357,14 +358,13 @@ ncclResult_t check_config(const ncclConfig_t *config) {
 }
 
 bool name_gpu(char *name, size_t room) {
-    const char *id = getenv("NCCL_HOSTID");
     char host[64] = "", bus[64];
     int device;
     gethostname(host, sizeof host - 1);
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess)
         return false;
-    snprintf(name, room, "%s %s", id && *id ? id : host, bus);
+    snprintf(name, room, "%s %s", host, bus);
     return true;
 }
 
@@ -373,7 +373,7 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     auto c = std::make_shared<Communicator>();
-    c->rank = rank;
+    c->rank = c->first_rank = rank;
     c->ranks = ranks;
     c->blocking = blocking;
     c->path = path;
@@ -412,6 +412,7 @@ bool has_split(Communicator &c) {
         ncclResult_t rc = join(&c.child, path, ranks, rank, false);
         if (rc != ncclInProgress) c.error = rc;
         if (c.error) return false;
+        find(c.child)->first_rank = c.first_rank;
     }
     if (!joined(*find(c.child))) return false;
     *c.to = c.child;

@@ -15,7 +15,6 @@
 // - Only memory from ncclMemAlloc can be registered. It must be deregistered before it is freed, and before
 //   the communicator ends.
 // - ncclCommSplit needs a non-blocking communicator, and sets the new one once all of its ranks have joined.
-// - Ranks are on the host of their name or of NCCL_HOSTID.
 // - A communicator uses device memory, and more for each rank to which it connects.
 // Variables:
 //   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (counted over its communicators; a
