@@ -237,7 +237,9 @@ auto -z 2 CUDA_STAND_IN=lag
 nccl -z 0 CUDA_STAND_IN=rival
 nccl -z 2 CUDA_STAND_IN=lazy --comm-type fp32
 nccl CUDA_STAND_IN=lag
+nccl --param-group 1 CUDA_STAND_IN=rival
 offload --comm host CUDA_STAND_IN=lazy --prefetch 2
+offload --param-group 1 CUDA_STAND_IN=lag
 updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN=lag
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
@@ -265,6 +267,8 @@ host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
 nccl@2 -z 1 -r 2 CUDA_STAND_IN=lazy
 nccl@4 --cpu-checkpointing CUDA_STAND_IN_ORDER=backward --overlap 0
 host@4 -z 2 -r 3 CUDA_STAND_IN=lag
+nccl@4 --param-group 2 -r 3 CUDA_STAND_IN=rival
+offload@4 --comm nccl CUDA_STAND_IN_DEVICES=4 --param-group 2 CUDA_STAND_IN=lazy
 offload@4 --comm host --cpu-checkpointing -x 1 > nccl@2 -x 2
 
 = cuda: fp16, micro-batches, sums in parts|1|--dtype fp16 -d 64 CUDA_STAND_IN_SPLIT=1
