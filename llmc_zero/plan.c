@@ -410,7 +410,7 @@ static int elsewhere(const plan *p, net_group of) {
 }
 
 static int far_elsewhere(const plan *p, net_group of) {
-    return elsewhere(p, comm_route_of(&p->of.way, p->of.rank, of).far);
+    return elsewhere(p, comm_route_of(p->of.way.window, p->of.rank, of).far);
 }
 
 // Returns how much of the bytes for each other rank of a group leave the node. Between nodes a rank gathers

@@ -50,7 +50,8 @@ recipe() {
 }
 # lists NAME ARGUMENT...: checks that the run prints each setting of the plugin that an option gave it
 lists() {
-    local option own='bucket|prefetch|param-group|window|messages|comm.*|offload-.*|nvme.*|sub-.*|max-.*|delayed.*'
+    local option own='bucket|prefetch|param-group|window|messages|comm.*'
+    own+='|offload-.*|nvme.*|sub-.*|max-.*|delayed.*'
     for option in "${@:2}"; do
         [[ ! $option =~ ^(-w|--($own))$ ]] || screen "$1" "^config .* \(option $option\)"
     done

@@ -106,11 +106,11 @@ static inline int comm_hosts(const comm_way *way) {
     return near ? way->ranks / near : 1;
 }
 // How the host's functions pass gathered data: first between the ranks `far`, by messages, then between ranks
-// of this rank's host, by the window. Either may be this rank alone.
+// of this rank's host, by the window of so many ranks. Either may be this rank alone.
 typedef struct {
     net_group far, near;
 } comm_route;
-comm_route comm_route_of(const comm_way *way, int rank, net_group of);
+comm_route comm_route_of(int window, int rank, net_group of);
 // Returns the number of slots of COMM_INCOMING: one for each rank and, with two groups, two for each host's
 // fp32 sums, which may be twice as wide as the data.
 static inline int comm_slots(const comm_way *way) {

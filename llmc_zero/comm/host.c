@@ -183,15 +183,16 @@ static int gather_round(comm *c, gathering *g, const comm_round *round) {
 
 static int gather(comm *c, comm_use use, comm_kind kind, device *d, const comm_piece *pieces, int n,
                   size_t size) {
-    const comm_way way = comm_way_of(c);
+    staging *near = c->host->near;
     const net_group of = use.of.ranks ? use.of : comm_near(c->group.rank, c->group.ranks);
-    gathering g = { use, kind, d, size, comm_route_of(&way, c->group.rank, of), .near = c->host->near };
-    size_t room = g.near->gather_bytes / g.by.far.ranks;
+    const comm_route by = comm_route_of(near->window ? near->of.ranks : 0, c->group.rank, of);
+    gathering g = { use, kind, d, size, by, .near = near };
+    size_t room = near->gather_bytes / by.far.ranks;
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
-    if (g.by.far.ranks > 1) {
-        g.far = staging_between(c, g.by.far);
-        if (g.by.near.ranks == 1 || g.far.gather_bytes < room) room = g.far.gather_bytes;
+    if (by.far.ranks > 1) {
+        g.far = staging_between(c, by.far);
+        if (by.near.ranks == 1 || g.far.gather_bytes < room) room = g.far.gather_bytes;
     }
     while (comm_next_round(&round, room / size)) ZERO_TRY(gather_round(c, &g, &round));
     return 0;

@@ -49,8 +49,8 @@ int comm_nccl_near(const zero_config *c, int ranks, int on_node) {
 
 // Whether the hosts' borders are those of the groups must not depend on the rank, because all ranks of a host
 // meet in its window.
-comm_route comm_route_of(const comm_way *way, int rank, net_group of) {
-    const int L = way->window ? way->window : 1, span = of.ranks * of.step, n = L / of.step;
+comm_route comm_route_of(int window, int rank, net_group of) {
+    const int L = window ? window : 1, span = of.ranks * of.step, n = L / of.step;
     const net_group alone = { 0, 1, rank, 1 };
     if (L % span == 0) return (comm_route){ alone, of };
     if (span % L || L % of.step) return (comm_route){ of, alone };
