@@ -240,7 +240,7 @@ nccl -z 2 CUDA_STAND_IN=lazy --comm-type fp32
 nccl CUDA_STAND_IN=lag
 nccl --param-group 1 CUDA_STAND_IN=rival
 offload --comm host CUDA_STAND_IN=lazy --prefetch 2
-offload --param-group 1 CUDA_STAND_IN=lag
+offload --comm host --param-group 1 CUDA_STAND_IN=lag
 updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN=lag
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
