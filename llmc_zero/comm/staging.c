@@ -91,7 +91,7 @@ static int use_window(comm *c, memory *m, staging *s, net_group of, window *w) {
 
 // The buffers are (ranks, part).
 staging staging_between(const comm *c, net_group of) {
-    const size_t part = comm_part(c->planned[COMM_MESSAGES].bytes, of.ranks), most = part - STAMP_BYTES;
+    const size_t part = comm_part(c->host->message_bytes, of.ranks), most = part - STAMP_BYTES;
     return (staging){ .of = of,
                       .scatter_bytes = most,
                       .gather_bytes = most,
@@ -108,6 +108,7 @@ static int use_messages(comm *c, memory *m, net_group of) {
     h->all.out = memory_alloc(m, r);
     h->all.in = memory_alloc(m, r);
     if (!h->all.out || !h->all.in) return ZERO_ERR_MEMORY;
+    h->message_bytes = r->bytes;
     h->all = staging_between(c, of);
     ZERO_TRY(d->f->pin(d, h->all.out, r->bytes));
     return d->f->pin(d, h->all.in, r->bytes);

@@ -26,6 +26,7 @@ typedef struct comm_host {
     staging all;             // every rank
     staging inside, across;  // with two groups; `across` uses the memory of `all`
     staging *near, *far;     // the groups through which data passes; one group: &all and NULL
+    size_t message_bytes;    // of each buffer for messages
     int hosts;               // ranks of `far`; 1: one group
     int queued;              // 1: copies between staging and the device may still be queued
     uint32_t exchanges;      // number of exchanges so far, in all groups
