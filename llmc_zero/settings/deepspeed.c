@@ -181,9 +181,8 @@ static void judge_type(reader *r) {
     strcpy(r->no_type->value, "fp32");
 }
 
-// As in DeepSpeed, offload settings that the stage does not support have no effect.
-static void leave_on_device(zero_deepspeed_key *k, zero_tier *tier, zero_tier before, const char *needs) {
-    *tier = before;
+// As in DeepSpeed, settings that the stage does not support have no effect.
+static void has_no_effect(zero_deepspeed_key *k, const char *needs) {
     k->fate = ZERO_KEY_NO_EFFECT;
     snprintf(k->remark, sizeof k->remark, "needs %s; DeepSpeed ignores it too", needs);
 }
@@ -191,13 +190,20 @@ static void leave_on_device(zero_deepspeed_key *k, zero_tier *tier, zero_tier be
 static void judge_stage(reader *r, const zero_config *before) {
     zero_offload_config *o = &r->config.offload;
     const int stage = r->config.stage;
-    zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
+    zero_deepspeed_key *params = key_that_sets(r, "offload.params"), *group = key_that_sets(r, "param_group"),
                        *states = key_that_sets(r, "offload.optimizer");
-    if (params && o->params && stage < 3)
-        leave_on_device(params, &o->params, before->offload.params, "stage 3");
-    if (states && o->optimizer && stage < 1)
-        leave_on_device(states, &o->optimizer, before->offload.optimizer, "stage 1, 2 or 3");
-    else if (states && o->optimizer == ZERO_NVME && stage < 3)
+    if (params && o->params && stage < 3) {
+        o->params = before->offload.params;
+        has_no_effect(params, "stage 3");
+    }
+    if (group && r->config.param_group && stage < 3) {
+        r->config.param_group = before->param_group;
+        has_no_effect(group, "stage 3");
+    }
+    if (states && o->optimizer && stage < 1) {
+        o->optimizer = before->offload.optimizer;
+        has_no_effect(states, "stage 1, 2 or 3");
+    } else if (states && o->optimizer == ZERO_NVME && stage < 3)
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 

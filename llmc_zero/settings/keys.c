@@ -32,6 +32,11 @@ static void set_prefetch(reader *r, const json_t *v, double x) {
              x ? "counted in units, not in elements" : "");
 }
 
+// DeepSpeed's 1 means that hpZ is off.
+static void set_group(reader *r, const json_t *v, double x) {
+    key_sets(r, "param_group", x > 1 ? x : 0, x > 1 ? "the parameters' only shards, not a second copy" : "");
+}
+
 static void set_betas(reader *r, const json_t *v, double x) {
     double beta[2];
     if (json_array_size(v) != 2 || !json_as_number(json_array_get(v, 0), &beta[0]) ||
@@ -100,6 +105,7 @@ static const key_row rows[] = {
       .why = "gradients are sent in their own type, which needs no key, or as fp32" },
     { ZERO ": stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
       .setting = "prefetch" },
+    { ZERO ": zero_hpz_partition_size", BY_SETTING, .set = set_group, .setting = "param_group" },
     { ZERO ": sub_group_size", COUNT, .max = NO_LIMIT, .set = set_sub_group,
       .setting = "offload.sub_group_size" },
     { PARAM "nvme_path" OPTIMIZER "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
@@ -142,7 +148,6 @@ static const key_row rows[] = {
     { "optimizer.params: max_grad_norm", .only = "0", .why = "an old name; write gradient_clipping" },
 
     // ---- features that are not built
-    { ZERO ": zero_hpz_partition_size", .only = "1|0", .why = NOT_BUILT },
     { ZERO ": mics_shard_size", .only = "-1|0", .why = NOT_BUILT },
     { ZERO ": stage3_module_granularity_threshold", .only = "0", .why = NOT_BUILT },
     { ZERO ": zenflow", .only = "false", .why = NOT_BUILT, .setting = "offload.delayed_update" },
