@@ -37,8 +37,8 @@ int gpt2_padded_vocab(int vocab_size);
 
 // Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
 // those marked float or double. With by_layers, what is still needed when the next micro-batch passes the
-// same block, or part of it, exists A times. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
-// backward recomputes an activation, all L layers share the memory of one.
+// same block, or part of it, exists A times. B batch, T sequence length, C channels, NH heads, Vp padded
+// vocabulary. If backward recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
     LN1,             // (L, B, T, C)

@@ -188,8 +188,9 @@ static void place_cleared(layout *l) {
     }
 }
 
-// Fills buckets in backward's order, each with the fewest consecutive units that reach the size. A shared
-// unit gets a separate bucket, because its gradient is in use for most of backward.
+// Fills buckets in backward's order, each with the fewest consecutive units that reach the size. With size 0,
+// none is larger than the largest unit, and each has as many units as that allows. A shared unit gets a
+// separate bucket, because its gradient is in use for most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {
@@ -200,6 +201,7 @@ static void fill_buckets(layout *l, int64_t size) {
             l->buckets[l->n_buckets++] = (layout_bucket){ 1, 0, 1, u->padded };
             continue;
         }
+        if (open >= 0 && !size && l->buckets[open].elems + u->padded > l->largest_single) open = -1;
         if (open < 0) {
             open = l->n_buckets++;
             l->buckets[open] = (layout_bucket){ 0, single++, 0, 0 };
@@ -210,7 +212,7 @@ static void fill_buckets(layout *l, int64_t size) {
         b->elems += u->padded;
         b->n_units++;
         if (b->elems > l->largest_bucket) l->largest_bucket = b->elems;
-        if (b->elems >= size) open = -1;
+        if (size && b->elems >= size) open = -1;
     }
 }
 
@@ -226,7 +228,7 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
     }
     place_slots(l);
     place_cleared(l);
-    fill_buckets(l, bucket_size ? bucket_size : l->largest_single);
+    fill_buckets(l, bucket_size);
     return 0;
 }
 

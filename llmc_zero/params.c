@@ -358,8 +358,8 @@ static int first_in_slots(const zero *z) {
 
 // A unit stays gathered while the step will read it again before another unit needs its memory. Private
 // memory is needed by no other. In the slots, backward begins with the unit that forward used last, and ends
-// with the table's first, with which the next micro-batch begins. A unit whose forward is repeated is gathered
-// for that and again for its backward, since other units use the slots in between.
+// with the table's first, with which the next micro-batch begins. A unit whose forward is repeated is
+// gathered for that and again for its backward, since other units use the slots in between.
 static int kept_in_step(const zero *z, int unit) {
     const int is_own = z->params.units[unit].own != NULL;
     const int repeats = pass_done(z, unit, PASS_FORWARD) > z->layout.units[unit].first_uses;

@@ -71,10 +71,10 @@ typedef struct {
     const char *name;             // used in messages and checkpoints
     int n_dims;                   // 1 to ZERO_MAX_DIMS
     int64_t dims[ZERO_MAX_DIMS];  // shape in one layer, slowest dimension first
-    int layers;               // number of layers that have this tensor; layer l belongs to unit
-                              // unit + l * unit_step
-    int unit;                 // the unit of layer 0
-    float decay;              // factor of weight_decay; 0: none
+    int layers;                   // number of layers that have this tensor; layer l belongs to unit
+                                  // unit + l * unit_step
+    int unit;                     // the unit of layer 0
+    float decay;                  // factor of weight_decay; 0: none
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
     float lr_factor;          // factor of lr; 0 means 1
     int frozen;               // 1: never trained; no gradients, no optimizer states, and no traffic for them

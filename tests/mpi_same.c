@@ -147,6 +147,10 @@ static void check_tables(void) {
             TENSOR2("w", "5003 1", "4", "1", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].unit_step = 1,
+            "tensor 2 = w, shape 5003, layers 4 from unit 1 on in steps of 1, decay 1, backward_overwrites "
+            "1, lr_factor 0, frozen 0",
+            ours);
     DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1", "0"), ours);
     DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0.100000001", "1", "0"), ours);
     DIFFERS(g.tensors[5].lr_factor = 0.5f, TENSOR5("0.5"), TENSOR5("0"));
@@ -162,6 +166,9 @@ static void check_tables(void) {
     DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "1"), ours);
     DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "1"), ours);
     DIFFERS(g.units[0].gradient_only_uses = 0, UNIT0("emb", "2", "2", "0"), ours);
+    DIFFERS(g.units[0].repeated_uses = 1,
+            "unit 0 = emb, uses forward 2, of them 1 repeated, backward 2, of them 1 only for gradients",
+            ours);
     DIFFERS(g.n_units--, "no unit 4",
             "unit 4 = block 3, uses forward 1, of them 0 repeated, backward 1, of them 0 only for gradients");
 }

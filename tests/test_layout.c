@@ -223,14 +223,16 @@ static void check_buckets(const layout *l, int64_t size) {
             continue;
         }
         assert_false(b->shared);
-        if (u->bucket != bucket) {  // the last unit of the previous bucket must have filled it
-            assert_true(bucket < 0 || (filled >= wanted && filled == l->buckets[bucket].elems));
+        if (u->bucket != bucket) {  // the previous bucket must be full
+            const int64_t next = size ? 0 : u->padded;
+            assert_true(bucket < 0 ||
+                        (filled + next >= wanted + !size && filled == l->buckets[bucket].elems));
             assert_int_equal(b->turn, single++);
             bucket = u->bucket;
             buckets++;
             filled = 0;
         } else
-            assert_true(filled < wanted);
+            assert_true(size ? filled < wanted : filled + u->padded <= wanted);
         assert_int_equal(u->bucket_offset, filled);
         filled += u->padded;
         if (filled > largest) largest = filled;

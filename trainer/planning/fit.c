@@ -121,8 +121,8 @@ static size_t device_bytes(void) {
 
 // Returns the memory left on a device without recomputation, at the stage that needs the most. Bits depend on
 // the result, so it depends only on the device's size, the model, the batch and settings that change bits
-// anyway, not on the stage, the units or the memory that is free now. An eighth of the device is reserved for the CUDA
-// context, NCCL and the layers' scratch.
+// anyway, not on the stage, the units or the memory that is free now. An eighth of the device is reserved for
+// the CUDA context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
     kept.units_a_block = 1;
