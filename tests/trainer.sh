@@ -556,6 +556,7 @@ bad.batch below the smallest|2|-d 64: .*; use -b 1, or -d 128$|-d 64
 bad.any ranks, batch by batch|1|--any-ranks 1: .*layers, not batches$|--any-ranks 1 --accumulate batches
 bad.any ranks, 3 ranks|3|--any-ranks 1: 3 ranks; .*: start 2 or 4$|--any-ranks 1
 bad.any ranks, 3 micro-batches|2|--any-ranks 1: 3 .*: use -d 256 or -d 512$|--any-ranks 1 -d 384
+bad.matrices by layers|1|--units matrix: .*leave out|--units matrix --accumulate layers --cpu-checkpointing
 bad.naive by layers|1|naive path sums after backward.*--naive, --accumulate|--naive 1 -z 0 --accumulate layers
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000
