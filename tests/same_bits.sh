@@ -261,7 +261,8 @@ window -z 2 -r 2 CUDA_STAND_IN=rival
 window --cpu-checkpointing CUDA_STAND_IN=lag ZERO_POISON=1
 window --cpu-checkpointing CUDA_STAND_IN=lazy CUDA_STAND_IN_ORDER=backward
 
-= cuda: units of one matrix, matmuls compute GELU and bias gradients|1|--dtype bf16 -ge 2 -e l5h2c32v257t16
+= cuda: units of one matrix, matmuls compute GELU and bias gradients|1|--dtype bf16 -e l5h2c32v257t16 \
+-ge 2 CUDA_STAND_IN_FASTEST=3 --tune $dir/t.txt
 window -z 0 -r 1
 window --units matrix -z 2 -r 2 CUDA_STAND_IN=rival
 window --units matrix -r 3 CUDA_STAND_IN=lag
@@ -272,8 +273,8 @@ window --units matrix --cpu-checkpointing CUDA_STAND_IN=rival CUDA_STAND_IN_ORDE
 window
 window --units matrix
 
-= cuda: units of one matrix, three micro-batches by layers|2|--dtype bf16 -d 192 -e l3h2c32v257t16 -ge 2 \
---accumulate layers
+= cuda: units of one matrix, three micro-batches by layers|2|--dtype bf16 -d 192 -e l3h2c32v257t16 \
+--accumulate layers -ge 2 CUDA_STAND_IN_FASTEST=3 --tune $dir/t.txt
 host -z 0 -r 1
 nccl --units matrix -r 2 CUDA_STAND_IN=rival
 nccl --units matrix -r 3 ZERO_POISON=1 CUDA_STAND_IN=lag
