@@ -88,7 +88,7 @@ typedef struct {
     zero_device device;     // ZERO_CPU or ZERO_CUDA
     int cuda_device;        // device number; -1: the rank's number on its node, modulo the number of devices
     void *cuda_stream;      // cudaStream_t of the trainer's kernels; NULL: the default stream
-    int64_t reduce_bucket_size;  // minimum elements per bucket; 0: the largest single-use unit
+    int64_t reduce_bucket_size;  // minimum elements per bucket; 0: at most those of the largest unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
     int param_group;       // stage 3: parameters are sharded over so many consecutive ranks, all else over
                            // all ranks. Divides their number; 0: all ranks

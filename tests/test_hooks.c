@@ -1014,6 +1014,39 @@ static void test_order_of_a_step(void **state) {
     }
 }
 
+// Units 0 and 1 of three repeat their forward in backward. Each is gathered for that, and again for backward.
+// Unit 2, the last in forward, stays for backward, and unit 0 for the next micro-batch.
+static void test_repeated_uses(void **state) {
+    static const zero_tensor w = { "w", 1, { 300 }, .layers = 3 };
+    static const zero_unit units[] = { { "a", 2, 1, 0, 1 }, { "b", 2, 1, 0, 1 }, { "c", 1, 1, 0, 0 } };
+    static const char *const happens[] = {
+        "G0 F0 G1 F1 G2 F2 B2 R2 G1 F1 G1 B1 R1 G0 F0 G0 B0 R0",
+        "F0 G1 F1 G2 F2 B2 R2 G1 F1 G1 B1 R1 G0 F0 G0 B0 R0",
+    };
+    make_traced(0);
+    zero_config c = t.z->config;
+    end(NULL);
+    WORKS(zero_create(&t.z, &c, &w, 1, units, ROWS(units)));
+    next_event = 0;
+    for (int micro = 0; micro < 2; micro++) {
+        WORKS(zero_begin_train(t.z, micro, 2));
+        for (int u = 0; u < 3; u++) open_and_close(u);
+        backward(2);
+        for (int u = 1; u >= 0; u--) {
+            open_and_close(u);
+            backward(u);
+            MISUSE(zero_pre_forward(t.z, u), "the last 1 of its 2 forward uses (repeated_uses) come before");
+        }
+        HAPPENED(happens[micro]);
+    }
+    WORKS(zero_finish_gradients(t.z, NULL));
+    WORKS(zero_discard(t.z));
+    WORKS(zero_begin_train(t.z, 0, 2));
+    for (int u = 0; u < 3; u++) open_and_close(u);
+    for (int u = 2; u >= 0; u--) backward(u);
+    MISUSE(zero_begin_train(t.z, 1, 2), "unit 0 (a) has finished 1 of its 2 forward uses");
+}
+
 static void test_trace_file(void **state) {
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[8192] = "";
     zero_config c = config_of(3);
@@ -1061,6 +1094,7 @@ int main(void) {
         TEST(test_order_of_evaluations),
         TEST(test_release_gathers_the_next),
         TEST(test_order_of_a_step),
+        TEST(test_repeated_uses),
         TEST(test_trace_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -491,6 +491,24 @@ static void test_groups(void **state) {
     }
 }
 
+// Two of three units repeat their forward in backward. That is one more gather for each, but they still share
+// the slots and buckets, and evaluations do not repeat.
+static void test_repeated_uses(void **state) {
+    enum { SHARD = 256 };
+    static const zero_tensor w = { "w", 1, { 2 * SHARD }, .layers = 3 };
+    static const zero_unit units[] = { { "a", 2, 1, 0, 1 }, { "b", 2, 1, 0, 1 }, { "c", 1, 1, 0, 0 } };
+    for (int A = 1; A <= 2; A++) {
+        const zero_config c = config_of(3, ZERO_BF16, A);
+        zero_plan p;
+        WORKS(zero_make_plan(&p, &c, &w, 1, units, ROWS(units), 2, 2));
+        // a stays for the next micro-batch, and c from forward to backward
+        assert_int_equal(p.traffic.all_gather[ZERO_FOR_STEP], (7 * A - (A - 1)) * SHARD * 2);
+        assert_int_equal(p.traffic.all_gather[ZERO_FOR_EVAL], 3 * SHARD * 2);
+        assert_int_equal(p.slots, 2);
+        assert_int_equal(p.bucket_bytes, 2 * 2 * SHARD * 2);
+    }
+}
+
 // -------- size
 
 static long peak_kib(void) {
@@ -627,10 +645,11 @@ int main(void) {
         cmocka_unit_test(test_lines_by_layers), cmocka_unit_test(test_line_per_tier),
         cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_groups),          cmocka_unit_test(test_large),
-        cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_largest),         cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_find_line),       cmocka_unit_test(test_update_states),
-        cmocka_unit_test(test_frozen),          cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_repeated_uses),   cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
+        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_frozen_in_files),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

@@ -308,7 +308,7 @@ same_tables() {
 }
 
 test_plan() {
-    local np options gathers larger=(-e l3h4c256v257t64 -b 8)
+    local np options gathers units mib=() larger=(-e l3h4c256v257t64 -b 8)
     # The model is large enough for every line to be at least 0.1 MiB.
     while read -r np options; do
         begin "plan.the same table as a run on $np ranks, $options"
@@ -326,6 +326,34 @@ test_plan() {
 2 --dtype bf16 -r 3
 2 --dtype fp32 -z 2 -d 3072 --bucket 1e6 --messages 1 -r 2 --trace $dir/planned.json
 2 --dtype bf16 -z 3 -d 5120 --accumulate layers -r 3
+2 --dtype bf16 --units matrix -r 3 -d 3072
+2 --dtype bf16 --units matrix -r 3 -d 5120 --accumulate layers --prefetch 2
+2 --dtype bf16 --units matrix ${on_nvme[*]}
+END
+
+    # A matrix has at most 4C^2 of a block's 12C^2 elements. Small tensors add 3 %.
+    begin 'plan.--units matrix takes a third of the slots and buckets'
+    for units in block matrix; do
+        need 'no plan' plan $units "${larger[@]}" --dtype bf16 --plan-ranks 2 -d 4096 --units $units
+        mib+=("$(sed -nE 's/^  working +(slots|buckets) +([0-9.]+)$/\2/p' "$dir/$units.screen" | xargs)")
+    done
+    need "MiB of slots and buckets: ${mib[*]}" awk -v a="${mib[*]}" 'BEGIN {
+        n = split(a, x); exit !(n == 4 && x[3] < x[1] * 0.35 && x[4] < x[2] * 0.35 && x[3] > 0.3 * x[1]) }'
+    screen matrix '^units +13: 4 a block'
+    end
+
+    # The step is the last of several, so that its parameters were gathered as in every other.
+    while read -r options; do
+        begin "plan.a step sends what the start table says, $options"
+        trains 2 sends "${larger[@]}" -b 2 -x 3 -n 0 --dtype bf16 --units matrix $options
+        is 'MiB per step' "$(sed -nE 's/.*sent per rank and step ([0-9.]+) MiB.*/\1/p' "$dir/sends.screen")" \
+            "$(sed -nE 's/^traffic +a rank sends ([0-9.]+) MiB.*/\1/p' "$dir/sends.screen")"
+        end
+    done <<END
+-r 2
+-r 3 -d 768 --prefetch 0
+-r 3 -d 768 --prefetch 4
+-r 3 -d 768 --accumulate layers
 END
 
     begin 'plan.131 billion parameters on 128 ranks'
@@ -528,6 +556,7 @@ bad.batch below the smallest|2|-d 64: .*; use -b 1, or -d 128$|-d 64
 bad.any ranks, batch by batch|1|--any-ranks 1: .*layers, not batches$|--any-ranks 1 --accumulate batches
 bad.any ranks, 3 ranks|3|--any-ranks 1: 3 ranks; .*: start 2 or 4$|--any-ranks 1
 bad.any ranks, 3 micro-batches|2|--any-ranks 1: 3 .*: use -d 256 or -d 512$|--any-ranks 1 -d 384
+bad.matrices by layers|1|--units matrix: .*leave out|--units matrix --accumulate layers --cpu-checkpointing
 bad.naive by layers|1|naive path sums after backward.*--naive, --accumulate|--naive 1 -z 0 --accumulate layers
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000

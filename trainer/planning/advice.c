@@ -224,9 +224,10 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
     now->B = model->B;
     now->T = model->T;
     now->recompute = model->recompute;
-    if (now->recompute < 0) now->recompute = on_cuda() ? MOST_RECOMPUTE : 1;
+    if (now->recompute < 0) now->recompute = on_cuda() ? most_chosen_recompute(model) : 1;
     s->levels[STAGES] = 4 - now->zero.stage;
-    s->levels[RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (on_cuda() && !now->cpu_checkpointing);
+    const int can_checkpoint = on_cuda() && !(model->units_a_block > 1 && model->by_layers);
+    s->levels[RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (can_checkpoint && !now->cpu_checkpointing);
     s->levels[TIERS] = MIXTURES;
     s->levels[SUB_GROUPS] = SUB_GROUP_SIZES;
     s->levels[BATCHES] = 1 + divisors_below(now->B) + (resumes ? 0 : divisors_below(now->T));
