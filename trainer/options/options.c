@@ -332,6 +332,8 @@ void settle_options(void) {
         (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "
             "-e can name a folder of checkpoints");
+    if (opt.machine && is_answering(&opt))
+        die("option --machine %s: only training has a time; leave out --prompt and --prompts", opt.machine);
     if (opt.prompt && opt.prompts) die("option --prompt: leave out --prompts, which names other prompts");
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
@@ -354,6 +356,7 @@ void settle_options(void) {
     if (!is_answering(&opt) && !opt.hellaswag && option_named("--hellaswag")->given)
         print0("option --hellaswag %s: no effect without -h 1\n", opt.hellaswag_data);
     if (opt.cpu_checkpointing) opt.recompute = 3;
+    if (opt.fit) opt.plan = 1;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
         opt.shuffle = 0;
