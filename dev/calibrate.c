@@ -27,7 +27,8 @@ static void *memory_of(size_t bytes) {
 
 // -------- timing: the median of several calls, after one that is not timed
 
-enum { MOST_CALLS = 9 };
+enum { MOST_CALLS = 9, LAYERS = 4 };
+static int turn;                    // the layer whose weights are used
 static const double ENOUGH = 0.02;  // seconds for the calls of one sample
 
 static int compare(const void *a, const void *b) {
@@ -39,6 +40,7 @@ static int compare(const void *a, const void *b) {
         int calls = 0;                                                \
         call;                                                         \
         while (calls < MOST_CALLS && (calls < 3 || spent < ENOUGH)) { \
+            turn = (turn + 1) % LAYERS;                               \
             const double start = clock_now();                         \
             call;                                                     \
             spent += times[calls++] = clock_now() - start;            \
@@ -82,8 +84,10 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     if (l->use_scratch(scratch)) fail(gpt2_last_error());
     void *x = memory_of(wide), *y = memory_of(wide), *z = memory_of(wide), *u = memory_of(wide);
     const size_t most = (size_t)C * (Vp > 4 * C ? Vp : 4 * C) * size;
-    void *w = memory_of(most), *dw = memory_of(most), *bias = memory_of(4 * C * 4),
-         *dbias = memory_of(4 * C * 4);
+    // Weights alternate between the layers of a model, so that they are in the caches as in a run.
+    const size_t apart = (size_t)12 * C * C * size / 4096 * 4096 + 4096;
+    char *weights = memory_of(most + LAYERS * apart), *dweights = memory_of(most + LAYERS * apart);
+    void *bias = memory_of(4 * C * 4), *dbias = memory_of(4 * C * 4);
     void *logits = memory_of((size_t)rows * Vp * size);
     float *mean = memory_of(BT * 4), *rstd = memory_of(BT * 4), *lse = memory_of((size_t)BT * s->NH * 4);
     float *sums = memory_of(4 * C * 4), *losses = memory_of(BT * 4);
@@ -91,33 +95,43 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     for (int i = 0; i < BT; i++) tokens[i] = i * 31 % s->V;
     for (int i = 0; i < 3; i++) {
         const int out[] = { 3 * C, C, C }, in[] = { C, C, 4 * C };
-        SAMPLE(TIMED_MATMUL, BT, in[i], out[i], matmul_forward(dt, y, x, w, bias, BT, in[i], out[i]));
+        SAMPLE(TIMED_MATMUL, BT, in[i], out[i],
+               matmul_forward(dt, y, x, weights + turn * apart, bias, BT, in[i], out[i]));
     }
-    SAMPLE(TIMED_MATMUL_GELU, BT, C, 4 * C, matmul_gelu_forward(dt, y, z, x, w, bias, BT, C, 4 * C));
+    SAMPLE(TIMED_MATMUL_GELU, BT, C, 4 * C,
+           matmul_gelu_forward(dt, y, z, x, weights + turn * apart, bias, BT, C, 4 * C));
     for (int i = 0; i < 3; i++) {
         const int out[] = { 3 * C, C, 4 * C };
         SAMPLE(TIMED_MATMUL_BACKWARD, BT, C, out[i],
-               matmul_backward(dt, u, NULL, dw, i == 1 ? NULL : dbias, y, x, w, NULL, BT, C, out[i], 0));
+               matmul_backward(dt, u, NULL, dweights + turn * apart, i == 1 ? NULL : dbias, y, x,
+                               weights + turn * apart, NULL, BT, C, out[i], 0));
     }
     SAMPLE(TIMED_GELU_BACKWARD, BT, 4 * C, C,
-           matmul_backward(dt, u, NULL, dw, NULL, y, x, w, z, BT, 4 * C, C, 0));
-    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, w, NULL, rows, C, Vp));
+           matmul_backward(dt, u, NULL, dweights + turn * apart, NULL, y, x, weights + turn * apart, z, BT,
+                           4 * C, C, 0));
+    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, weights + turn * apart, NULL, rows, C, Vp));
     SAMPLE(TIMED_SOFTMAX, rows, s->V, 0, softmax_crossentropy(dt, losses, logits, 0, tokens, rows, s->V, Vp));
     SAMPLE(TIMED_SOFTMAX_BACKWARD, rows, s->V, 0,
            softmax_crossentropy(dt, losses, logits, 1e-3f, tokens, rows, s->V, Vp));
     SAMPLE(TIMED_HEAD_BACKWARD, rows, C, Vp,
-           matmul_backward(dt, u, NULL, dw, NULL, logits, x, w, NULL, rows, C, Vp, 0));
+           matmul_backward(dt, u, NULL, dweights + turn * apart, NULL, logits, x, weights + turn * apart,
+                           NULL, rows, C, Vp, 0));
     SAMPLE(TIMED_ATTENTION, BT, s->T, C, attention_forward(dt, y, lse, x, s->B, s->T, C, s->NH));
     SAMPLE(TIMED_ATTENTION_BACKWARD, BT, s->T, C,
            attention_backward(dt, u, z, x, y, lse, s->B, s->T, C, s->NH));
-    SAMPLE(TIMED_LAYERNORM, BT, C, 0, residual_layernorm_forward(dt, y, z, mean, rstd, x, u, w, bias, BT, C));
+    SAMPLE(TIMED_LAYERNORM, BT, C, 0,
+           residual_layernorm_forward(dt, y, z, mean, rstd, x, u, weights + turn * apart, bias, BT, C));
     SAMPLE(TIMED_LAYERNORM_BACKWARD, BT, C, 0,
-           layernorm_backward(dt, y, dw, dbias, sums, x, z, w, mean, rstd, BT, C));
+           layernorm_backward(dt, y, dweights + turn * apart, dbias, sums, x, z, weights + turn * apart, mean,
+                              rstd, BT, C));
     SAMPLE(TIMED_GELU, (double)BT * 4 * C, 0, 0, gelu_forward(dt, y, x, (size_t)BT * 4 * C));
-    SAMPLE(TIMED_ENCODER, BT, C, 0, encoder_forward(dt, y, tokens, w, w, s->B, s->T, C));
-    SAMPLE(TIMED_ENCODER_BACKWARD, BT, C, 0, encoder_backward(dt, dw, w, y, tokens, s->B, s->T, C));
+    SAMPLE(TIMED_ENCODER, BT, C, 0,
+           encoder_forward(dt, y, tokens, weights + turn * apart, weights + turn * apart, s->B, s->T, C));
+    SAMPLE(TIMED_ENCODER_BACKWARD, BT, C, 0,
+           encoder_backward(dt, dweights + turn * apart, weights + turn * apart, y, tokens, s->B, s->T, C));
     l->free();
-    void *all[] = { scratch, x, y, z, u, w, dw, bias, dbias, logits, mean, rstd, lse, sums, losses, tokens };
+    void *all[] = { scratch, x,      y,    z,    u,   weights, dweights, bias,
+                    dbias,   logits, mean, rstd, lse, sums,    losses,   tokens };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

@@ -1,5 +1,6 @@
 // zero_create and zero_destroy: check the settings, connect the ranks, open the device, allocate.
 #include "checkpoint/save.h"
+#include "comm/virtual.h"
 #include "internal.h"
 #include "net/exchange.h"
 #include "net/failure.h"
@@ -100,7 +101,8 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     const comm_way way = plan_way(c, z->net.ranks, z->net.ranks_on_node);
     ZERO_TRY(make_plan(z, way));
     if (!c->machine) ZERO_TRY(net_agree(&z->net, check_room(z)));
-    ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm, &way));
+    ZERO_TRY(c->machine ? comm_open_virtual(&z->comm, &z->net, &z->device, &z->memory, z->plan.comm, &way)
+                        : comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
     ZERO_TRY(net_agree(&z->net, comm_stage(&z->comm, &z->memory)));
     ZERO_TRY(net_agree(&z->net, open_lanes(z)));

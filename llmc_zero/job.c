@@ -3,7 +3,7 @@
 #include "net/exchange.h"
 #include "net/failure.h"
 #include "base/clock.h"
-#include "base/virtual_time.h"
+#include "device/virtual_time.h"
 #include <string.h>
 
 int zero_rank(const zero *z) { return z->net.rank; }

@@ -12,7 +12,7 @@ cores=$(nproc)
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 or() { cat "$1" >&2; echo "calibrate.sh: failed" >&2; exit 1; }
 
-# all ARGUMENT...: runs one process of one thread for each core at the same time; prints what the first printed
+# all ARGUMENT...: runs a process of one thread for each core at once; prints what the first one printed
 all() {
     local pids=() i
     for i in $(seq "$cores"); do

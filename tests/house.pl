@@ -91,7 +91,7 @@ sub place_of {
 
 # ---- which files may include which headers
 
-my $public = '^llmc_zero/zero(_checkpoint|_job|_info|_deepspeed|_settings|_optimizer|_config)?\.h$';
+my $public = '^llmc_zero/zero(_checkpoint|_job|_info|_deepspeed|_settings|_optimizer|_config|_virtual)?\.h$';
 my @banned = (
     # files | headers that they may not include | reason
     ['^gpt2/', '^mpi\.h$|nccl', 'gpt2/ must not depend on MPI or NCCL'],

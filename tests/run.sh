@@ -144,6 +144,7 @@ if [ -z "$short" ]; then
     done
     run breaks.async 400 tests/breaks.sh "$build" "$trainer" async
     run gpu_model 400 tests/test_gpu_model.sh
+    run virtual 400 tests/virtual.sh "$trainer"
 else
     table mpi_bits 600 4 2 1
     table mpi_zero 600 4 2 1

@@ -20,7 +20,7 @@ data:     comm/
 memory:   base/memory base/trace base/trace_file
 places:   device/ net/
 common:   base/ zero.h zero_checkpoint.h zero_job.h zero_info.h zero_deepspeed.h zero_settings.h
-types:    zero_config.h zero_optimizer.h
+types:    zero_config.h zero_optimizer.h zero_virtual.h
 END
 
 # Owners of struct zero's members: only that file and its header may touch them.

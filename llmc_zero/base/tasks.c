@@ -1,6 +1,6 @@
 #include "tasks.h"
 #include "error.h"
-#include "virtual_time.h"
+#include "../device/virtual_time.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

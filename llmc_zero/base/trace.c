@@ -1,14 +1,12 @@
 #include "trace.h"
 #include "clock.h"
 #include "error.h"
-#include "virtual_time.h"
+#include "../device/virtual_time.h"
 #include <stdlib.h>
 
 // -------- events
 
-double trace_now(const trace *t) {
-    return t->time ? virtual_now(t->time) : clock_now() - t->start_s;
-}
+double trace_now(const trace *t) { return t->time ? virtual_now(t->time) : clock_now() - t->start_s; }
 
 static void append(trace *t, const trace_event *e) {
     int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);

@@ -42,10 +42,10 @@ typedef struct trace_timer trace_timer;
 typedef struct {
     trace_event *events;
     int capacity;
-    int used;        // incremented atomically; events beyond capacity are dropped but counted
-    double start_s;  // when zero_create began; times are seconds since then
+    int used;                   // incremented atomically; events beyond capacity are dropped but counted
+    double start_s;             // when zero_create began; times are seconds since then
     struct virtual_time *time;  // NULL: the system's clock
-    double wall_s;   // the same moment on the system's clock, to align the ranks
+    double wall_s;              // the same moment on the system's clock, to align the ranks
     // if the device queues its work
     device *device;  // NULL: none
     void *start;     // a timer recorded on the device at start_s

@@ -107,8 +107,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
 // it. `planned` must live until comm_close. Before comm_stage, plan again for the result of comm_way_of.
 // After an error, which may be this rank's alone, call comm_close (clean 0).
-int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned,
-              const comm_way *way);
+int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
 comm_way comm_way_of(const comm *c);  // how bytes actually move
 int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);

@@ -4,7 +4,6 @@
 #include "host.h"
 #include "nccl.h"
 #include "staging.h"
-#include "virtual.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -27,17 +26,13 @@ static int open_nccl(comm *c, const zero_config *config, memory *m) {
     return 0;
 }
 
-int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned,
-              const comm_way *way) {
+int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned) {
     *c = (comm){ .net = ranks,
                  .group = { ranks->rank, ranks->ranks },
                  .device = d,
                  .gather_stream = COMM,
                  .planned = planned };
-    c->ranks_on_device = 1;
-    c->way = *way;
-    if (d->time && c->group.ranks > 1) return comm_open_virtual(c, m);
-    if (!d->time) ZERO_TRY(gpus_open(c, config));
+    ZERO_TRY(gpus_open(c, config));
     if (c->group.ranks == 1) return comm_open_self(c);
     ZERO_TRY(comm_open_host(c, config, m));
     return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;

@@ -2,7 +2,7 @@
 // bytes have passed the links: those inside the host and those to other hosts at the same time on a GPU, one
 // after the other on a CPU.
 #include "virtual.h"
-#include "../base/virtual_time.h"
+#include "../device/virtual_time.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -55,13 +55,22 @@ void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
                  virtual_now(c->device->time) + virtual_seconds(c->device->time, ZERO_TIME_SHARE, bytes));
 }
 
-int comm_open_virtual(comm *c, memory *m) {
+int comm_open_virtual(comm *c, net *ranks, device *d, memory *m, memory_request *planned,
+                      const comm_way *way) {
+    *c = (comm){ .net = ranks,
+                 .group = { ranks->rank, ranks->ranks },
+                 .device = d,
+                 .gather_stream = COMM,
+                 .planned = planned,
+                 .ranks_on_device = 1,
+                 .way = *way };
+    if (c->group.ranks == 1) return comm_open_self(c);
     c->f = &functions;
-    c->only_queues = c->device->asynchronous && c->way.nccl;
-    c->gather_stream = c->only_queues ? GATHER : COMM;
+    c->only_queues = d->asynchronous && way->nccl;
+    if (c->only_queues) c->gather_stream = GATHER;
     snprintf(c->name, sizeof c->name, "virtual");
     for (int i = 0; i < COMM_MEMORIES; i++)
-        for (int block = 0; i != COMM_INCOMING && block < c->planned[i].blocks; block++)
-            ZERO_TRY(memory_note(m, &c->planned[i]));
+        for (int block = 0; i != COMM_INCOMING && block < planned[i].blocks; block++)
+            ZERO_TRY(memory_note(m, &planned[i]));
     return 0;
 }

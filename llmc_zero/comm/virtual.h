@@ -3,7 +3,9 @@
 #define LLMC_ZERO_COMM_VIRTUAL_H
 #include "comm.h"
 
-int comm_open_virtual(comm *c, memory *m);
+// As comm_open. way: how bytes would move.
+int comm_open_virtual(comm *c, net *ranks, device *d, memory *m, memory_request *planned,
+                      const comm_way *way);
 void comm_virtual_share(comm *c, const double *mine, double *all, int n);  // comm_share
 
 #endif

@@ -71,7 +71,7 @@ struct device {
     int (*check)(void *ctx);
     void *check_ctx;
     struct virtual_time *time;  // the clocks of a rank in virtual time; NULL: a real device
-    int is_stalled;  // 1: a stream may never end; its memory stays until the process ends
+    int is_stalled;             // 1: a stream may never end; its memory stays until the process ends
 };
 
 // Opens the configured device; node_rank selects one if config->cuda_device is -1.

@@ -3,7 +3,7 @@
 // touched, except small tables.
 #include "device.h"
 #include "../base/error.h"
-#include "../base/virtual_time.h"
+#include "virtual_time.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

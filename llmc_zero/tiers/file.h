@@ -26,15 +26,15 @@ typedef struct {
     // start at byte 0. The file remains when the engine closes.
     const char *path;
     int fd;
-    int reserve;         // 1: extends the given file to the length of the states
-    size_t block_bytes;  // of one request, a multiple of FILE_ALIGN
-    int depth;           // requests in flight
-    int threads;         // for pread and pwrite without io_uring
-    int no_uring;        // 1: threads, even with io_uring
-    int verify;          // 1: compares checksums of data read with those of data written
-    double timeout_s;    // fails if no request ends for this long; a close waits at most this long
+    int reserve;                // 1: extends the given file to the length of the states
+    size_t block_bytes;         // of one request, a multiple of FILE_ALIGN
+    int depth;                  // requests in flight
+    int threads;                // for pread and pwrite without io_uring
+    int no_uring;               // 1: threads, even with io_uring
+    int verify;                 // 1: compares checksums of data read with those of data written
+    double timeout_s;           // fails if no request ends for this long; a close waits at most this long
     struct virtual_time *time;  // not NULL: transfers only take time
-    int rank;            // for the names of the lock files
+    int rank;                   // for the names of the lock files
 } file_settings;
 
 typedef struct file_engine file_engine;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/clock.h"
-#include "../base/virtual_time.h"
+#include "../device/virtual_time.h"
 #include "file_queue.h"
 
 struct file_engine {

@@ -1,4 +1,5 @@
 #include "step_time.h"
+#include <math.h>
 #include <stdio.h>
 #include "../running/machine.h"
 #include "../running/report.h"
@@ -44,7 +45,7 @@ static double busy_of(const StepTime *t, int link) {
 double share_busy(const StepTimes *times, int link) { return busy_of(&times->is, link) / times->is.seconds; }
 
 double share_exposed(const StepTimes *times, int link) {
-    return 1 - times->without[link] / times->is.seconds;
+    return fmax(0, 1 - times->without[link] / times->is.seconds);
 }
 
 double share_of_peak(const GPT2 *model, double tokens, const StepTimes *times) {

@@ -1,10 +1,10 @@
 // The clocks of a rank in virtual time (zero_virtual.h): one for each thread of the run, that is, each lane,
 // one for each stream of a GPU, and the time at which each direction of the disk is free again. Everything
 // runs on one thread, which acts for one lane after the other.
-#ifndef LLMC_ZERO_BASE_VIRTUAL_TIME_H
-#define LLMC_ZERO_BASE_VIRTUAL_TIME_H
-#include "../device/device.h"
-#include "lane.h"
+#ifndef LLMC_ZERO_DEVICE_VIRTUAL_TIME_H
+#define LLMC_ZERO_DEVICE_VIRTUAL_TIME_H
+#include "device.h"
+#include "../base/lane.h"
 
 typedef struct virtual_time {
     const zero_machine *machine;
