@@ -29,7 +29,7 @@ static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room) {
 }
 
 static void write_times(FILE *f, const GPT2 *model, double tokens, const StepTimes *times) {
-    fprintf(f, ",\n  \"tokens_per_step\": %.0f,\n  \"step_seconds\": %.6g,\n  \"tokens_per_s\": %.6g,\n",
+    fprintf(f, ",\n  \"tokens_per_step\": %.0f,\n  \"step_seconds\": %.6g,\n  \"tokens_per_s\": %.0f,\n",
             tokens, times->is.seconds, tokens / times->is.seconds);
     fprintf(f, "  \"mfu\": %.4f,\n  \"comm_share\": %.4f,\n  \"comm_exposed_share\": %.4f,\n",
             share_of_peak(model, tokens, times), share_busy(times, NETWORK), share_exposed(times, NETWORK));
