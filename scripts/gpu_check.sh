@@ -210,7 +210,7 @@ profile() {         # STEPS; leaves clocks and caches as they are
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# Subtracts the launches of a run without steps from those of a one-step run, to get those of one step, longest
+# Subtracts the launches of a run without steps from those of a one-step run, to get those of a step. Longest
 # first: ms, launches, GB read and written, kernel. ncu's CSV quotes each field. Then plans the same step.
 kernels_of_step() {
     [ "$(row ncu-1 3)" = ok ] || return 0
@@ -224,8 +224,9 @@ kernels_of_step() {
             r[k] += number("dram__bytes_read.sum"); w[k] += number("dram__bytes_write.sum")
         }
         END {
+            form = "%.3f\t%d\t%.3f\t%.3f\t%s\n"
             for (k in n) if (n[k] > 0)
-                printf "%.3f\t%d\t%.3f\t%.3f\t%s\n", least(ms[k]), n[k], least(r[k]) / 1e9, least(w[k]) / 1e9, k
+                printf form, least(ms[k]), n[k], least(r[k]) / 1e9, least(w[k]) / 1e9, k
         }' "$out/ncu-0.log" "$out/ncu-1.log" | sort -nr >"$out/kernels.tsv"
     record plan 60 "$trainer" --plan --machine "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" \
         --plan-ranks 1 --dtype bf16 -e "$model" -b "$B" -t "$T" "${plain[@]}"

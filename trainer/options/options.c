@@ -322,6 +322,7 @@ static void check_needs(const Option *o) {
 }
 
 void settle_options(void) {
+    if (opt.fit) opt.plan = 1;
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",
@@ -356,7 +357,6 @@ void settle_options(void) {
     if (!is_answering(&opt) && !opt.hellaswag && option_named("--hellaswag")->given)
         print0("option --hellaswag %s: no effect without -h 1\n", opt.hellaswag_data);
     if (opt.cpu_checkpointing) opt.recompute = 3;
-    if (opt.fit) opt.plan = 1;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
         opt.shuffle = 0;

@@ -245,7 +245,7 @@ static void print_places(const MemoryTable *t) {
     const Machine *m = machine_of_plan();
     const int here = run.ranks_on_host;
     const size_t device = bytes_in_table(t, ZERO_DEVICE), host = here * bytes_in_table(t, ZERO_HOST);
-    print0("on %s, MiB            needed   available\n", m->title);
+    print0("%-30s %11s %11s\n", "on this machine, MiB", "needed", "available");
     if (m->is_gpu) print_place("a GPU", device, m->device_bytes);
     print_place("a host's memory", host + (m->is_gpu ? 0 : here * device), m->host_bytes);
     print_place("a host's disks", here * bytes_in_table(t, ZERO_NVME), m->disk_bytes);
