@@ -9,7 +9,7 @@
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node) {
     return (comm_way){ .ranks = ranks,
                        .window = comm_shares(c, ranks, ranks_on_node),
-                       .nccl = c->device == ZERO_CUDA && c->comm.nccl != 0 };
+                       .nccl = comm_nccl_near(c, ranks, ranks_on_node) };
 }
 
 static memory_request request(zero_memory_class class_, const char *purpose, size_t bytes, int moved_by) {
@@ -399,16 +399,22 @@ static zero_traffic times(const plan *p, int gathers, int naive, const comm_way 
     return all;
 }
 
-// Between nodes, a rank of two groups exchanges fp32 sums of nodes, and gathers only with its equals.
+// Between nodes, a rank of two groups exchanges fp32 sums of nodes, and gathers only with its equals. NCCL's
+// rings leave a node once for all of its ranks.
 static void describe_traffic(const plan *p, const zero_config *c, zero_plan *info) {
     const comm_way *way = &p->of.way;
-    const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way);
-    const int elsewhere = way->ranks - p->of.ranks_on_node, far = hosts > 1 ? hosts - 1 : elsewhere;
+    const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way), here = p->of.ranks_on_node;
+    const int elsewhere = way->ranks - here, far = hosts > 1 ? hosts - 1 : elsewhere;
     const comm_way between = { .ranks = far + 1 };
-    info->traffic = times(p, way->ranks - 1, way->ranks - 1, way, wire);
-    info->traffic_between_nodes = times(p, far, elsewhere, &between, wire);
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES && hosts > 1; i++)
-        info->traffic_between_nodes.reduce_scatter[i] *= (int)sizeof(float) / wire;
+    zero_traffic *all = &info->traffic, *out = &info->traffic_between_nodes;
+    *all = times(p, way->ranks - 1, way->ranks - 1, way, wire);
+    *out = times(p, way->nccl ? elsewhere : far, elsewhere, &between, wire);
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        if (hosts > 1) out->reduce_scatter[i] *= (int)sizeof(float) / wire;
+        if (way->nccl && elsewhere) out->all_gather[i] = all->all_gather[i] / here;
+        if (way->nccl && elsewhere && c->comm.reduce_nccl)
+            out->reduce_scatter[i] = all->reduce_scatter[i] / here;
+    }
 }
 
 // -------- the whole plan

@@ -108,7 +108,9 @@ int rank_states_are_touched(const zero *z) { return z->rank_states.touched; }
 void rank_states_touch(zero *z) { z->rank_states.touched = 1; }
 
 int rank_states_are_away(const zero *z) { return z->rank_states.files || z->rank_states.across; }
-int rank_states_are_written(const zero *z) { return state_files_written(z->rank_states.files); }
+int rank_states_have_buffers(const zero *z) {
+    return z->rank_states.files && state_files_have_buffers(z->rank_states.files);
+}
 
 void rank_states_count(const zero *z, zero_files *f) {
     if (z->rank_states.files) state_files_describe(z->rank_states.files, f);

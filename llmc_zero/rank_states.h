@@ -41,8 +41,9 @@ const void *rank_states_room_as(zero *z, zero_dtype dtype, int64_t n);
 
 int rank_states_are_touched(const zero *z);  // 0: all are still 0, as after zero_create
 void rank_states_touch(zero *z);
-int rank_states_are_away(const zero *z);     // 1: some are in files, or must cross the bus for their update
-int rank_states_are_written(const zero *z);  // 1: no write to files is pending
+int rank_states_are_away(const zero *z);  // 1: some are in files, or must cross the bus for their update
+// Returns 1 if a piece can be read from files without waiting for writes.
+int rank_states_have_buffers(const zero *z);
 void rank_states_count(const zero *z, zero_files *f);
 
 #endif

@@ -139,7 +139,7 @@ int zero_discard(zero *z) {
         return zero_fail(
             ZERO_ERR_MISUSE,
             "zero_discard: zero_promise_update has promised this step's update, which may have begun");
-    update_discard(z);
+    ZERO_TRY(update_discard(z));
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(update_publish(z));
     return end_step(z, 0);

@@ -1,6 +1,6 @@
 // The update of the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a
 // unit is one piece. If states are in files, a piece fills one of the file buffers, and reading the next
-// piece, updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
+// pieces, updating this one and writing the previous ones overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
 // section 5.2.2).
 #include "update.h"
 #include "internal.h"
@@ -137,9 +137,16 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-// A unit's task runs after its bucket's reduction. But the previous unit's task begins this unit's first
-// piece and may run before that reduction, so it must check.
-static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
+// A unit's task runs after its bucket's reduction. But the tasks of previous units begin pieces of later
+// ones, perhaps before that reduction. If the device has streams, its work may even be queued still, and only
+// the unit's own task is ordered after it.
+static int is_reduced(zero *z, int at) {
+    const int unit = z->update.order[at];
+    if (at == z->update.at) return 1;
+    if (at >= __atomic_load_n(&z->update.n_submitted, __ATOMIC_ACQUIRE)) return 0;
+    if (z->device.asynchronous && z->update.units[unit].is_early) return 0;
+    return tasks_have_run(&z->tasks, grads_reduction(z, unit));
+}
 
 // If pieces are begun ahead, traces how long the update waits for each: for reads, for copies, and for
 // buffers that are still being written.
@@ -151,28 +158,29 @@ static void trace_wait(zero *z, const struct update_piece *piece, double start) 
 
 // Begins opening the piece's states, except those already begun. Gradients are opened only if they are
 // reduced.
-static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
+static int begin_piece(zero *z, struct update_opened *o) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
-        if (!parts[what].of && (what != ZERO_GRADIENT || is_reduced(z, piece->range.unit)))
-            ZERO_TRY(begin_state(z, what, piece, parts));
-    trace_wait(z, piece, start);
+        if (!o->parts[what].of && (what != ZERO_GRADIENT || is_reduced(z, o->at)))
+            ZERO_TRY(begin_state(z, what, o->piece, o->parts));
+    trace_wait(z, o->piece, start);
     return 0;
 }
 
-static int wait_for_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
+static int wait_for_piece(zero *z, struct update_opened *o) {
     const double start = trace_now(&z->trace);
-    if (!parts[ZERO_GRADIENT].of) ZERO_TRY(begin_state(z, ZERO_GRADIENT, piece, parts));
     for (int what = 0; what < STATES; what++)
-        if (parts[what].of) ZERO_TRY(state_ready(&parts[what]));
-    trace_wait(z, piece, start);
+        if (o->parts[what].of) ZERO_TRY(state_ready(&o->parts[what]));
+    trace_wait(z, o->piece, start);
     return 0;
 }
 
-static int update_opened(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
+static int update_piece(zero *z, struct update_opened *o) {
+    const struct update_piece *piece = o->piece;
+    const state_part *parts = o->parts;
     device *d = piece->by;
     const int own_master = z->config.numbers.dtype == ZERO_F32 && !rank_state(z, ZERO_MASTER)->kept;
-    ZERO_TRY(wait_for_piece(z, piece, parts));
+    ZERO_TRY(wait_for_piece(z, o));
     const adamw_arrays a = {
         .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
         .m = (float *)parts[ZERO_MOMENT1].at,
@@ -187,49 +195,86 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     return 0;
 }
 
-// Returns the piece to begin while piece i of unit order[at] is updated; NULL: none, or not known yet.
-static const struct update_piece *piece_after(const zero *z, int i) {
-    const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
-    if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
-    if (!z->update.is_ahead) return NULL;
-    const int known = __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE);
-    int at = z->update.at + 1;
-    while (at < known && !z->update.units[z->update.order[at]].n_pieces) at++;  // units without gradients
-    if (at >= known) return NULL;
-    const struct update_unit *next = &z->update.units[z->update.order[at]];
-    // A reduction task may have run while its work is still queued on the device. Only the unit's own task is
-    // ordered after that work.
-    if (z->device.asynchronous && next->is_early) return NULL;
-    return &z->update.pieces[next->first_piece];
+// -------- the open pieces
+
+static struct update_opened *opened(zero *z, int i) {
+    return &z->update.opened[(z->update.first + i) % UPDATE_OPENED];
 }
 
-// Updates a piece that begin_piece has begun, and begins the next one.
-static int update_piece(zero *z, const struct update_piece *piece, const struct update_piece *next) {
-    state_part *parts = z->update.opened[z->update.window];
-    z->update.window = !z->update.window;
-    int rc = next ? begin_piece(z, next, z->update.opened[z->update.window]) : 0;
-    if (!rc) rc = update_opened(z, piece, parts);
-    rc = state_close_after(rc, parts, STATES);
-    return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
+// There are buffers for three pieces: one that is read, one in use, and one that is written. While none is
+// written, three can be read. Gradients in files have one buffer less, and so have copies across the bus.
+static int most_opened(const zero *z) {
+    if (!z->update.is_ahead) return 1;
+    return placement_crosses(&z->config) || rank_state(z, ZERO_GRADIENT)->files ? 2 : UPDATE_OPENED;
 }
 
-// Runs a unit's update. Backward or the previous task may have begun its first piece. The task's own stream
+// Adds the next piece to the open ones, with nothing begun. Returns NULL if enough are open, or if the order
+// is not known further.
+static struct update_opened *open_next(zero *z) {
+    struct update *s = &z->update;
+    const int known = __atomic_load_n(&s->n_known, __ATOMIC_ACQUIRE);
+    if (s->n_opened == most_opened(z)) return NULL;
+    while (s->next_at < known && s->next_piece == s->units[s->order[s->next_at]].n_pieces) {
+        s->next_at++;
+        s->next_piece = 0;
+    }
+    if (s->next_at >= known) return NULL;
+    struct update_opened *o = opened(z, s->n_opened++);
+    const int first = s->units[s->order[s->next_at]].first_piece;
+    *o = (struct update_opened){ .piece = &s->pieces[first + s->next_piece++], .at = s->next_at };
+    return o;
+}
+
+// Begins as many pieces as can be open. A third one must not wait for a buffer that is still being written,
+// unless the first one waits for its gradients anyway.
+static int begin_pieces(zero *z) {
+    struct update *s = &z->update;
+    for (int i = 0; i < s->n_opened; i++) ZERO_TRY(begin_piece(z, opened(z, i)));
+    for (struct update_opened *o;
+         s->n_opened < 2 || !is_reduced(z, opened(z, 0)->at) || rank_states_have_buffers(z);) {
+        if (!(o = open_next(z))) return 0;
+        ZERO_TRY(begin_piece(z, o));
+    }
+    return 0;
+}
+
+// Updates the first open piece, and closes it.
+static int update_first(zero *z) {
+    struct update *s = &z->update;
+    struct update_opened *o = opened(z, 0);
+    ZERO_TRY(begin_pieces(z));
+    ZERO_TRY(update_piece(z, o));
+    s->first = (s->first + 1) % UPDATE_OPENED;
+    s->n_opened--;
+    return state_close_after(0, o->parts, STATES);
+}
+
+static void drop_opened(zero *z) {
+    struct update *s = &z->update;
+    for (int i = 0; i < s->n_opened; i++) state_close_after(ZERO_ERR_MISUSE, opened(z, i)->parts, STATES);
+    s->n_opened = s->next_at = s->next_piece = 0;
+}
+
+static int update_pieces(zero *z, const struct update_unit *u) {
+    for (int i = 0; i < u->n_pieces; i++) ZERO_TRY(update_first(z));
+    return z->update.is_ahead ? begin_pieces(z) : 0;
+}
+
+// Runs a unit's update. Backward or the previous tasks may have begun its first pieces. The task's own stream
 // already waits for the tasks it needs; the stream of copies to the host must wait for the reduction too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     device *d = &z->device;
     const struct update_unit *u = &z->update.units[k->index];
     double start = trace_now(&z->trace);
-    if (!u->n_pieces) {
-        z->update.at++;
-        return 0;
+    if (u->n_pieces) {
+        if (placement_crosses(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
+        const int rc = update_pieces(z, u);
+        if (rc) drop_opened(z);
+        ZERO_TRY(rc);
+        trace_add(&z->trace, EVENT_UPDATE, k->index, traced_lane(z, k->lane), start);
     }
-    if (placement_crosses(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
-    ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
-    for (int i = 0; i < u->n_pieces; i++)
-        ZERO_TRY(update_piece(z, &z->update.pieces[u->first_piece + i], piece_after(z, i)));
     z->update.at++;
-    trace_add(&z->trace, EVENT_UPDATE, k->index, traced_lane(z, k->lane), start);
     return 0;
 }
 
@@ -287,55 +332,36 @@ int update_publish(zero *z) {
 
 // -------- reading the first pieces of the update during backward
 //
-// No unit may be updated before the norm is known, but during backward the buffers are free and the disk only
-// reads parameters. So all states except gradients are read early; gradients follow when the update begins.
+// Unless the update is promised, no unit may be updated before the norm is known, but during backward the
+// buffers are free and the disk only reads parameters. So all states except gradients are read early;
+// gradients follow when the update begins.
 
-void update_discard(zero *z) {
-    for (int i = 0; i < 2; i++) {
-        if (z->update.read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->update.opened[i], STATES);
-        z->update.read_ahead[i] = NULL;
-    }
-}
-
-int update_pieces_read_ahead(const zero *z) {
-    return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
-}
-
-// Finds the first two pieces of an update in this order; NULL if it has fewer.
-static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
-    int n = 0;
-    first[0] = first[1] = NULL;
-    for (int i = 0; i < z->layout.n_units && n < 2; i++) {
-        const struct update_unit *u = &z->update.units[order[i]];
-        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->update.pieces[u->first_piece + k];
-    }
-}
-
-// Reads one piece at a time, because backward's reads of parameters queue up behind it.
-static int read_ahead(zero *z) {
-    struct update *s = &z->update;
-    const struct update_piece *first[2];
-    const int at = s->read_ahead[s->window] ? !s->window : s->window;
-    const int last = s->order[z->layout.n_units - 1];
-    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
-    if (s->read_ahead[at] || !pass_is_last(z)) return 0;
-    // The last update must have ended, including its writes.
-    if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !rank_states_are_written(z)) return 0;
-    first_pieces(z, schedule_update_order(&z->schedule), first);
-    const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
-    for (int what = 0; piece && what < ZERO_GRADIENT; what++)
-        if (rank_state(z, what)->files) ZERO_TRY(begin_state(z, what, piece, s->opened[at]));
+int update_discard(zero *z) {
+    ZERO_TRY(update_wait(z));
+    drop_opened(z);
     return 0;
 }
 
-// Takes the pieces that were read ahead. Drops them if they are not the first ones of the update's final
-// order.
-static void take_read_ahead(zero *z) {
+int update_pieces_read_ahead(const zero *z) { return z->update.n_opened; }
+
+// Reads one piece at a time, because backward's reads of parameters queue up behind it. The order is a
+// prediction: see update_now.
+static int read_ahead(zero *z) {
     struct update *s = &z->update;
-    const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
-    first_pieces(z, s->order, first);
-    if ((one && one != first[0]) || (two && two != first[1])) update_discard(z);
-    s->read_ahead[0] = s->read_ahead[1] = NULL;
+    struct update_opened *o;
+    const size_t bytes = z->layout.n_units * sizeof *s->order;
+    const int last = s->order[z->layout.n_units - 1];
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive || !pass_is_last(z)) return 0;
+    if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !rank_states_have_buffers(z)) return 0;
+    if (!s->n_opened) {
+        memcpy(s->order, schedule_update_order(&z->schedule), bytes);
+        s->n_known = z->layout.n_units;
+        s->n_submitted = s->next_at = s->next_piece = 0;
+    }
+    if (!(o = open_next(z))) return 0;
+    for (int what = 0; what < ZERO_GRADIENT; what++)
+        if (rank_state(z, what)->files) ZERO_TRY(begin_state(z, what, o->piece, o->parts));
+    return 0;
 }
 
 // -------- the order of the units
@@ -348,14 +374,32 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     ZERO_TRY(update_publish(z));
     z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update.own.hyper = *h;
-    z->update.n_known = z->update.at = 0;
+    z->update.n_known = z->update.n_submitted = z->update.at = 0;
+    if (!z->update.n_opened) z->update.next_at = z->update.next_piece = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
     for (int i = 0; i < z->layout.n_units; i++) z->update.units[i].is_early = 0;
     return 0;
 }
 
-// Backward reaches units in reverse table order. After all forward uses and the unit's last backward use, no
-// hook needs the unit's parameters before the next step.
+// At most two units are submitted during backward: one is updated while the states of the other are read. The
+// others wait, so that units not yet updated when backward ends are updated in forward's order.
+enum { EARLY = 2 };
+
+// Submits the update of the next unit in reverse table order, in which backward reaches them. The two after
+// it become known too, so that their states are read before their gradients are there.
+static int submit_early(zero *z, int unit) {
+    struct update *s = &z->update;
+    const int known = s->n_early + 1 + (unit < EARLY ? unit : EARLY);
+    s->units[unit].is_early = 1;
+    s->n_early++;
+    for (int at = s->n_known; at < known; at++) s->order[at] = z->layout.n_units - 1 - at;
+    __atomic_store_n(&s->n_submitted, s->n_early, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->n_known, known, __ATOMIC_RELEASE);
+    return tasks_submit(&z->tasks, &s->units[unit].adamw, AFTER(grads_reduction(z, unit)));
+}
+
+// After all forward uses and the unit's last backward use, no hook needs the unit's parameters before the
+// next step.
 int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
@@ -364,17 +408,21 @@ int update_during_backward(zero *z) {
     if (!pass_promised(z)) return read_ahead(z);
     while (s->n_early < z->layout.n_units) {
         const int n = s->n_early, unit = z->layout.n_units - 1 - n;
-        // At most two units are submitted: one is updated while the states of the other are read. The others
-        // wait, so that units not yet updated when backward ends are updated in forward's order.
-        if (n > 1 && !tasks_have_run(&z->tasks, &s->units[s->order[n - 2]].adamw)) return 0;
+        if (n >= EARLY && !tasks_have_run(&z->tasks, &s->units[s->order[n - EARLY]].adamw)) return 0;
         if (!grads_are_last(z, unit)) return 0;
-        if (!n) ZERO_TRY(begin_update(z, pass_promised(z), 1));
-        s->order[s->n_early++] = unit;
-        s->units[unit].is_early = 1;
-        __atomic_store_n(&s->n_known, s->n_early, __ATOMIC_RELEASE);
-        ZERO_TRY(tasks_submit(&z->tasks, &s->units[unit].adamw, AFTER(grads_reduction(z, unit))));
+        if (!n) {
+            ZERO_TRY(begin_update(z, pass_promised(z), 1));
+            drop_opened(z);  // what the same step has read if it was begun before, without a promise
+        }
+        ZERO_TRY(submit_early(z, unit));
     }
     return 0;
+}
+
+// The order is complete, and all gradients are reduced.
+static void all_are_known(zero *z) {
+    __atomic_store_n(&z->update.n_submitted, z->layout.n_units, __ATOMIC_RELEASE);
+    __atomic_store_n(&z->update.n_known, z->layout.n_units, __ATOMIC_RELEASE);
 }
 
 // Updates units in reverse table order, the order in which backward will overwrite their gradients. Shared
@@ -386,7 +434,7 @@ static int update_delayed(zero *z) {
             const int comes_first = z->layout.units[unit].shared && !plan_uses_buckets(&z->config);
             if (comes_first == shared) z->update.order[n++] = unit;
         }
-    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
+    all_are_known(z);
     for (int i = 0; i < n; i++)
         ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[z->update.order[i]].adamw, AFTER_NOTHING));
     z->update.unpublished = 1;
@@ -397,27 +445,36 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// Submits the unit's update unless backward has, and its gather. If later updates may be delayed, gathers
-// must not wait for them, so they wait for `publish`.
+static int submit_adamw(zero *z, int unit) {
+    return tasks_submit(&z->tasks, &z->update.units[unit].adamw, AFTER(&z->tasks.trainer));
+}
+
+// Submits the unit's update unless it is early, and its gather. If later updates may be delayed, gathers must
+// not wait for them, so they wait for `publish`.
 static int submit_unit(zero *z, int unit) {
     struct update_unit *u = &z->update.units[unit];
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!u->is_early) ZERO_TRY(tasks_submit(&z->tasks, &u->adamw, AFTER(&z->tasks.trainer)));
+    if (!u->is_early) ZERO_TRY(submit_adamw(z, unit));
     u->is_delayed = 0;
     if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
     return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);
 }
 
 // Submits the units in forward's order, so that units that forward needs first are gathered while the others
-// are updated. Those updated during backward come first.
+// are updated. Those known during backward come first, because their states may have been read. Otherwise,
+// pieces that backward has read are dropped if it has predicted a different order.
 static int update_now(zero *z) {
-    const int n = z->layout.n_units;
-    const int *order = schedule_update_order(&z->schedule);
-    for (int i = 0, at = z->update.n_early; i < n; i++)
-        if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
-    if (!z->update.n_early) take_read_ahead(z);
-    z->update.n_early = 0;
-    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
+    struct update *s = &z->update;
+    const int n = z->layout.n_units, n_first = s->n_known, *order = schedule_update_order(&z->schedule);
+    if (!n_first && s->n_opened && memcmp(s->order, order, n * sizeof *order)) drop_opened(z);
+    for (int i = s->n_early; i < n_first; i++) {
+        s->units[s->order[i]].is_early = 1;
+        ZERO_TRY(submit_adamw(z, s->order[i]));
+    }
+    for (int i = 0, at = n_first; i < n; i++)
+        if (!s->units[order[i]].is_early) s->order[at++] = order[i];
+    s->n_early = 0;
+    all_are_known(z);
     for (int i = 0; i < n; i++) ZERO_TRY(submit_unit(z, order[i]));
     return 0;
 }

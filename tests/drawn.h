@@ -208,7 +208,6 @@ static inline void make_settings_legal(const drawn *d, int64_t *h) {
     h[MANNER] = h[CUDA] ? h[MANNER] % possible.manners : 0;
     h[STREAM] = h[STREAM] && h[CUDA];
     if (!h[CUDA]) h[NCCL] = 0;
-    if (h[CUDA]) h[HOSTS] = 0;
 }
 
 static inline void make_legal(drawn *d) {

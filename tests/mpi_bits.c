@@ -228,7 +228,8 @@ static int start_device(run *r, const int64_t *h) {
     (void)use_devices(h[NCCL] ? r->d->ranks : 1);
     set_manner(manners[h[MANNER]]);
     protect_device(!h[COPIES] && h[MANNER] == 0);
-    CUDA_MUST(cudaSetDevice(h[NCCL] ? checks.rank : 0));
+    r->config.cuda_device = h[NCCL] ? checks.rank : 0;
+    CUDA_MUST(cudaSetDevice(r->config.cuda_device));
     if (h[STREAM]) CUDA_MUST(cudaStreamCreateWithFlags((cudaStream_t *)&r->stream, cudaStreamNonBlocking));
     r->config.cuda_stream = r->stream;
     r->on = &toy_cuda;
@@ -286,12 +287,15 @@ static void check_transport(const run *r) {
     zero_job_info(r->z, &job);
     const int L = ranks_per_host ? ranks_per_host : checks.ranks;
     const int two_groups = L > 1 && L < checks.ranks && checks.ranks % L == 0;
+    const char *nccl = two_groups ? "nccl, summed in tree order by 2 ranks of a host, then between 2 hosts"
+                       : L >= checks.ranks ? "nccl, summed in tree order"
+                                           : "nccl, summed in tree order (";
     const char *way = checks.ranks == 1               ? "mpi, one rank"
-                      : r->config.comm.nccl           ? "nccl, "
+                      : r->config.comm.nccl           ? nccl
                       : !r->config.comm.shared_window ? "mpi, messages (as"
-                      : two_groups        ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
-                      : L >= checks.ranks ? "mpi, shared window"
-                                          : "mpi, messages (";
+                      : two_groups && !r->on ? "mpi, shared windows of 2 ranks, messages between 2 hosts"
+                      : L >= checks.ranks    ? "mpi, shared window"
+                                             : "mpi, messages (";
     EXPECT(!strncmp(job.comm, way, strlen(way)), "the ranks are connected by %s, not %s", job.comm, way);
 }
 

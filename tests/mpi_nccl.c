@@ -21,6 +21,7 @@ int main(void) {
 #include "../llmc_zero/net/net.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_state.h"
+#include "pretend.h"
 #include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 
@@ -64,9 +65,12 @@ static void start_mpi(void) {
 
 static memory_request planned[COMM_MEMORIES];
 
-static void plan(int nccl, size_t reduced_bytes) {
-    comm_way way = { ranks.ranks, ranks.ranks, nccl };
-    MUST(comm_plan(planned, &config, &way, reduced_bytes));
+static void plan(const comm_way *way, size_t reduced_bytes) {
+    MUST(comm_plan(planned, &config, way, reduced_bytes));
+}
+static void plan_opened(size_t reduced_bytes) {
+    const comm_way way = comm_way_of(&c);
+    plan(&way, reduced_bytes);
 }
 
 // Memory for incoming data: [0] for the host's collectives, [1] for NCCL's. by() selects one.
@@ -90,9 +94,10 @@ static void begin(int cuda_device, double timeout_s) {
     MUST(net_start(&ranks, &config));
     MUST(device_open(&d, &config, ranks.node_rank));
     m = (memory){ .device = &d };
-    plan(0, 0);
     zero_config without = config;
     without.comm.nccl = 0;
+    const comm_way way = { ranks.ranks, comm_shares(&without, ranks.ranks, ranks.ranks_on_node), 0 };
+    plan(&way, 0);
     MUST(comm_open(&c, &ranks, &without, &d, &m, planned));
     stage(0);
 }
@@ -223,7 +228,12 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     const int64_t elems = set_of(s).elems;
     const size_t bytes = gathers ? elems * c.group.ranks * dtype_bytes(s->type)
                                  : elems * dtype_bytes(s->shard_type);
-    CHECK(run_one(s, gathers, 0, expected) == run_one(s, gathers, 1, got));
+    const comm_way way = comm_way_of(&c), flat = { .ranks = c.group.ranks };
+    for (int nccl = 0; nccl < 2; nccl++) {
+        const comm_way *used = nccl && !gathers ? &way : &flat;
+        CHECK(run_one(s, gathers, nccl, nccl ? got : expected) ==
+              comm_reduction_bytes(used, elems, dtype_bytes(s->type)));
+    }
     CHECK(!memcmp(expected, got, bytes));
 }
 
@@ -317,13 +327,16 @@ static void check_memory(size_t in_use_before) {
         if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
     CHECK(device_in_use() - in_use_before == in_table());
     CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
-    // two communicators, each connected with all other ranks
-    CHECK(nccl &&
-          nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.group.ranks - 1) * ((256u << 10) + RED_ZONE)));
+    // each communicator is connected with all of its other ranks
+    const comm_way way = comm_way_of(&c);
+    const int hosts = comm_hosts(&way), connections = (c.group.ranks - 1) + (way.nccl - 1) + (hosts - 1);
+    CHECK(nccl && nccl->bytes ==
+                      (2 + (hosts > 1)) * ((64u << 10) + RED_ZONE) + connections * ((256u << 10) + RED_ZONE));
     // blocks are registered only with the communicators that transfer them
     for (const memory_block *b = m.blocks; b && config.comm.nccl_memory; b = b->next)
         moved += b->bytes *
-                 (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
+                 (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS) +
+                  (hosts > 1 && b->base == c.incoming));
     CHECK(registered() == moved && (moved > 0) == config.comm.nccl_memory);
 }
 
@@ -338,7 +351,7 @@ static void check_groups(int rounds) {
     gathered(&s, &t, 1);
     CHECK(groups_so_far() - before == 1);
     reduced(&s, &t, 1);
-    CHECK(groups_so_far() - before == 1 + rounds);
+    CHECK(groups_so_far() - before == 1 + rounds * (c.near < c.group.ranks ? 2 : 1));
 }
 #else
 static size_t device_in_use(void) { return 0; }
@@ -443,7 +456,7 @@ static void alloc_arrays(void) {
     host = malloc(all_elems * c.group.ranks * sizeof(float));
     host_shards = malloc(all_elems * sizeof(float));
     if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
-    plan(1, all_elems * sizeof(float));
+    plan_opened(all_elems * sizeof(float));
     stage(1);
     MUST(comm_prepare(&c, &m, rehearse_both, NULL));
 }
@@ -454,19 +467,23 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-// one_round 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank.
-static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_memory) {
+// one_round 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank. each: ranks per
+// pretended host, in two groups if that is a power of two and divides the ranks; 0: one host.
+static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_memory, int each) {
+    const int two_groups = each > 1 && checks.ranks % each == 0 && !reduce_nccl;
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
     config.comm.nccl_memory = nccl_memory;
     config.overlap = overlap;
-    CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d, NCCL's memory %d", reduce_nccl, overlap,
-                  one_round, nccl_memory);
-    begin(-1, 30.0);
+    CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d, NCCL's memory %d, %d ranks per host",
+                  reduce_nccl, overlap, one_round, nccl_memory, each);
+    ranks_per_host = each;
+    begin(checks.rank % zero_cuda_devices(), 30.0);
     in_use = device_in_use() - in_table();
     open_nccl();
+    CHECK(c.near == (two_groups ? each : c.group.ranks));
     if (one_round) config.comm.window_bytes = 0;
-    plan(1, (size_t)1 << 40);
+    plan_opened((size_t)1 << 40);
     if (MODES > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory
         CHECK(comm_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
@@ -488,6 +505,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_
     end();
     CHECK_SETTING("ends normally, and frees its memory");
     CHECK(device_in_use() == in_use);
+    ranks_per_host = 0;
 }
 
 // -------- the plugin's memory
@@ -605,7 +623,7 @@ static void check_shared_memory(void) {
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
     begin(0, 10.0);
     open_nccl();
-    plan(1, 0);
+    plan_opened(0);
     MUST(comm_prepare(&c, &m, rehearse_nothing, NULL));
     for (int i = 0; i < m.n_lines; i++)
         if (strstr(m.lines[i].purpose, "NCCL"))
@@ -686,9 +704,11 @@ int main(void) {
         MPI_Finalize();
         return 0;
     }
-    check_results(0, 1, 0, 0);
-    check_results(0, 0, 1, 1);
-    check_results(1, 1, 1, 0);
+    check_results(0, 1, 0, 0, 0);
+    check_results(0, 0, 1, 1, 0);
+    check_results(0, 1, 0, 0, 2);
+    check_results(0, 0, 1, 1, 2);
+    check_results(1, 1, 1, 0, 2);
     check_stages();
     check_starts();
     check_different();

@@ -110,24 +110,32 @@ static void check_overlap(void) {
 
 // -------- reading states during backward
 
-// The first two pieces of the update must be read during backward. They may be dropped again (mpi_bits.c).
-static void check_read_ahead(void) {
-    const zero_config c = in_files(1, 1);
+// The first pieces of the update must be read during backward: three, or two if gradients are in files too.
+// They may be dropped again (mpi_bits.c).
+static void check_pieces_read_ahead(zero_tier gradients, int pieces) {
+    zero_config c = in_files(1, 1);
     zero_files files;
     toy t;
-    CHECK_SETTING("states read during backward");
+    CHECK_SETTING("%d pieces read during backward", pieces);
+    c.offload.gradients = gradients;
     MUST(toy_create(&t, &c, NULL));
     for (int step = 1; step <= 3; step++) {
         MUST(toy_forward_pass(&t, 0, 1));
         zero_files_info(t.z, &files);  // waits for the disk
         CHECK(update_pieces_read_ahead(t.z) == 0);
         MUST(toy_backward_pass(&t));
-        CHECK(update_pieces_read_ahead(t.z) == 2);
+        CHECK(update_pieces_read_ahead(t.z) == pieces);
         MUST(zero_finish_gradients(t.z, NULL));
         MUST(step == 2 ? zero_discard(t.z) : zero_update(t.z, &(zero_hyper){ .lr = 1e-3f, .t = step }));
+        MUST(step_settle(t.z));  // the update counts its own pieces too
         CHECK(update_pieces_read_ahead(t.z) == 0);
     }
     zero_destroy(t.z);
+}
+
+static void check_read_ahead(void) {
+    check_pieces_read_ahead(ZERO_NVME, 2);
+    check_pieces_read_ahead(ZERO_DEVICE, 3);
 }
 
 // -------- an update during backward
@@ -144,31 +152,54 @@ static int updated_in_backward(const zero *z) {
     return found;
 }
 
-static int step_updates_in_backward(const zero_config *c, int early, double compute_s) {
+// Returns 1 if states of a unit were read during backward, before the unit's own use ended.
+static int read_in_backward(const zero *z) {
+    trace_event read, use;
+    double began_s = INFINITY;
+    for (int i = 0; trace_at(&z->trace, i, &use); i++)
+        if (use.kind == EVENT_BACKWARD && use.start_s < began_s) began_s = use.start_s;
+    for (int i = 0; trace_at(&z->trace, i, &read); i++)
+        for (int k = 0; read.kind == EVENT_READ && read.start_s > began_s && trace_at(&z->trace, k, &use);
+             k++)
+            if (use.kind == EVENT_BACKWARD && use.unit == read.unit && read.start_s < use.end_s) return 1;
+    return 0;
+}
+
+// Steps once, with only the optimizer's states in files.
+static int step_has(int (*found_in)(const zero *z), int early, double compute_s) {
+    zero_config c = in_files(1, 1);
     const zero_hyper h = toy_hyper(1);
     toy t;
-    MUST(toy_create(&t, c, NULL));
+    c.offload.params = c.offload.gradients = ZERO_DEVICE;
+    c.debug.trace_events = 4096;
+    MUST(toy_create(&t, &c, NULL));
     t.compute_s = compute_s;
     if (early) MUST(zero_promise_update(t.z, &h));
-    MUST(toy_passes(&t, c->micro_batches));
+    MUST(toy_passes(&t, 1));
     MUST(zero_step(t.z, &h, NULL));
-    MUST(step_settle(t.z));                                 // nothing adds to the trace while it is read
-    const int found = check_any(updated_in_backward(t.z));  // all ranks make the same number of steps
+    MUST(step_settle(t.z));                      // nothing adds to the trace while it is read
+    const int found = check_any(found_in(t.z));  // all ranks make the same number of steps
     zero_destroy(t.z);
     return found;
 }
 
 static void check_early_overlaps(void) {
-    for (int early = 0; early <= 1; early++) {
-        int overlap = -1;
-        zero_config c = in_files(1, 3);
-        CHECK_SETTING("an update that is %s during backward",
-                      early ? "promised begins" : "not promised does not begin");
-        c.debug.trace_events = 4096;
-        // On a busy machine the update may start late, so the loop makes backward longer until they overlap.
-        for (double compute_s = 1e-3; overlap != early && compute_s < 0.5; compute_s *= 4)
-            overlap = step_updates_in_backward(&c, early, compute_s);
-        CHECK(overlap == early);
+    static const struct {
+        const char *what;
+        int (*found_in)(const zero *z);
+        int early, expected;
+    } cases[] = {
+        { "an update that is promised begins during backward", updated_in_backward, 1, 1 },
+        { "an update that is not promised does not begin during backward", updated_in_backward, 0, 0 },
+        { "its states are read before the gradients are there", read_in_backward, 1, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int found = -1;
+        CHECK_SETTING("%s", cases[i].what);
+        // On a busy machine the update may start late, so the loop makes backward longer.
+        for (double compute_s = 1e-3; found != cases[i].expected && compute_s < 0.5; compute_s *= 4)
+            found = step_has(cases[i].found_in, cases[i].early, compute_s);
+        CHECK(found == cases[i].expected);
     }
 }
 

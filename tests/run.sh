@@ -120,9 +120,9 @@ if [ -z "$short" ]; then
         zero_config input_files unlike launch replay
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers
     run checkpoints 400 tests/checkpoints.sh "$build" 1 3
-    for np in 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done
+    for np in 4 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done
     for np in 2 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
-    run cuda.mpi_nccl 400 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
+    for np in 4 3; do run "cuda.mpi_nccl.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_nccl"; done
     table mpi_bits 600 4 3 2 1
     table mpi_zero 600 3 1
     run example 400 tests/test_example.sh "$build/mlp_zero"

@@ -29,7 +29,7 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(PLUGIN_OBJ) $(FAULTS_OBJ) $(TEST_OBJ) 
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) -DFILE_FAULTS $(ZERO_FOUND_CFLAGS) $(ZERO_MPI) \
 	    $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests replace a function of the plugin (tests/pretend.h).
-$(BUILD)/tests/mpi_bits $(BUILD)/tests/mpi_zero: LIBS += -Wl,--wrap=net_machine
+$(addprefix $(BUILD)/tests/,mpi_bits mpi_zero mpi_nccl): LIBS += -Wl,--wrap=net_machine
 # These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients mpi_same gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 

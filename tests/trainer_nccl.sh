@@ -36,6 +36,28 @@ same_result nccl host
 same_result memory host
 end
 
+# ---- two groups. A host is a name, so ranks get their own.
+
+apart='exec unshare --uts sh -c "hostname host$((rank / RANKS)) && exec \"\$0\" \"\$@\"" "$0" "$@"'
+# hosts RANKS NP NAME ARGUMENT...: trains with so many ranks on each host
+hosts() { wrap=${apart/RANKS/$1} trains "$2" "$3" CUDA_STAND_IN_DEVICES=4 --comm nccl "${@:4}"; }
+named=
+if ! unshare --uts hostname host0 2>/dev/null; then skip 'two groups' 'needs root, to name hosts'
+else
+    named=1
+    begin 'hosts with a power of two of ranks reduce in two groups, others in one'
+    trains 4 host_0 CUDA_STAND_IN_DEVICES=4 --comm nccl
+    hosts 2 4 hosts_2
+    hosts 1 4 hosts_1
+    hosts 3 4 hosts_3
+    screen host_0 '^ZeRO .*nccl, summed in tree order, '
+    screen hosts_2 '^ZeRO .*nccl, summed in tree order by 2 ranks of a host, then between 2 hosts, '
+    screen hosts_1 '^ZeRO .*nccl, summed in tree order \(ranks on several nodes\), '
+    screen hosts_3 '^ZeRO .*nccl, summed in tree order \(nodes differ in their number of ranks, or these '
+    for run in hosts_{1,2,3}; do same_result $run host_0; done
+    end
+fi
+
 # ---- other libraries: the folder NAME is searched first
 
 mkdir "$dir"/{none,old,own}
@@ -102,6 +124,16 @@ a hang of two units|hang:1:6|the reduce-scatter of units 1 to 2 \(collective 6\)
 an error|error:1:13|the [a-z-]+ of unit [0-9]+ \(collective [0-9]+\).* failed; NCCL reports: unhandled
 an error during the start|error:1:2|the [a-z-]+ of unit [0-9]+ \(collective 2\): .*; NCCL reports: unhandled
 TABLE
+
+# The start has three reductions of two operations each and three gathers. Operations 10 and 11 are the first
+# step's first reduction, inside the hosts and between them. Ranks 0 and 2 wait in it, the others in the next.
+hangs_between() {
+    local message='rank [0-3] \(host host[01]\): the reduce-scatter of unit '
+    message+='(2 \(collective 7|1 \(collective 8)\) did not end'
+    wrap=${apart/RANKS/2} refuses 4 "$message within $limit s" CUDA_STAND_IN_DEVICES=4 \
+        CUDA_STAND_IN_NCCL=hang:2:11 --comm nccl --comm-timeout $limit -z 2
+}
+[ -z "$named" ] || patiently 'a reduction that does not end between hosts' hangs_between
 
 # stopped OPERATION MESSAGE: rank 1 of three stops before OPERATION. Checks that one message names rank 1.
 stopped() {

@@ -4,9 +4,11 @@
 #   ranks     GPT-2 124M, one micro-batch: --any-ranks 1 compared with the default
 #   hosts     two hosts (network namespaces) at RATE (1gbit), 8 micro-batches, 6 layers of GPT-2 124M's width;
 #             needs root, ip and tc
-#   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches; DISK_MB=1000 limits the folder's disk
-#             to so many MB/s of reads and of writes (cgroup v1 or v2; needs root). Also compares the step
-#             with the longer of computing, timed in memory, and of moving the bytes at that rate
+#   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches, without clipping (CLIP=1: with it);
+#             DISK_MB=1000 limits the folder's disk to so many MB/s of reads and of writes (cgroup v1 or v2;
+#             needs root). Micro-batches of 1 x 64, for which the disk is the limit, compare layers with
+#             batches; those of 1 x 128 compare a step by layers with the longer of computing, timed in
+#             memory, and of moving the bytes at that rate. EXTRA: more options of the runs on NVMe
 #   traffic   bytes sent and read per step for 1 to 16 micro-batches
 #   dev/bench/layers.sh [FOLDER [ROUNDS [PART...]]]       build/, 3 rounds, all parts
 . "$(dirname "$0")/common.sh"
@@ -55,11 +57,6 @@ compare() {
             printf "{\"name\": \"layers-%s\", \"ratio\": %.4f}\n", name, b / a >>out
         }'
 }
-alternate() {   # ARGUMENT...
-    local way
-    for way in batches layers; do train 2 "${common[@]}" "$@" --accumulate $way; keep $way; done
-}
-
 part_ranks() {
     local model=(-e d12 -b 2 -t 256 -r 0 -x 10)
     for _ in $(seq "$rounds"); do
@@ -87,26 +84,40 @@ part_hosts() {
     compare hosts "two hosts, $rate, 8 micro-batches" batches layers
 }
 
+# on_disk NAME: appends the seconds that the disk needs for a step of the last run, both ranks, to $work/NAME
+on_disk() {
+    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
+        "$work/run/summary.json" |
+        awk -v rate="${DISK_MB:-0}" '{ print rate ? 2 * ($1 > $2 ? $1 : $2) / 1e6 / rate : 0 }' >>"$work/$1"
+}
+
 part_disk() {
-    local model=(-e d12 -b 1 -t 128 -d 2048 -x 4 --clip 0)
+    local model=(-e d12 -b 1 -x 4 --clip "${CLIP:-0}") short=(-t 64 -d 1024) long=(-t 128 -d 2048) extra
+    read -ra extra <<<"${EXTRA:-}"
+    local nvme=("${nvme[@]}" "${extra[@]}")
     [ -z "${DISK_MB:-}" ] || limit_disk
     for _ in $(seq "$rounds"); do
-        alternate "${model[@]}" "${nvme[@]}"
-        sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
-            "$work/run/summary.json" >"$work/moved"
-        train 2 "${common[@]}" "${model[@]}" --accumulate layers; keep memory
+        for way in batches layers; do
+            train 2 "${common[@]}" "${model[@]}" "${short[@]}" "${nvme[@]}" --accumulate $way; keep $way
+            on_disk disk-$way
+        done
+        train 2 "${common[@]}" "${model[@]}" "${long[@]}" "${nvme[@]}" --accumulate layers; keep nvme
+        on_disk disk-nvme
+        train 2 "${common[@]}" "${model[@]}" "${long[@]}" --accumulate layers; keep memory
     done
     unlimit
-    compare disk "all states on NVMe${DISK_MB:+ at $DISK_MB MB/s}, 8 micro-batches" batches layers
-    compare disk-memory 'the same by layers, compared with memory' memory layers
-    awk -v rate="${DISK_MB:-0}" -v step="$(median <"$work/layers")" -v memory="$(median <"$work/memory")" '{
-        if (!rate) exit
-        read = 2 * $1 / 1e6 / rate; written = 2 * $2 / 1e6 / rate
-        most = read > written ? read : written
-        computing = 2048 / memory
-        printf "a step by layers %.2f s; computing %.2f, the disk at least %.2f: %.2f of the longer\n",
-            2048 / step, computing, most, 2048 / step / (most > computing ? most : computing)
-    }' "$work/moved"
+    compare disk "all states on NVMe${DISK_MB:+ at $DISK_MB MB/s}, 8 micro-batches of 1 x 64" batches layers
+    compare disk-memory 'by layers, 8 micro-batches of 1 x 128' memory nvme
+    for way in batches layers nvme; do
+        awk -v way=$way -v step="$(median <"$work/$way")" -v disk="$(median <"$work/disk-$way")" \
+            -v memory="$(median <"$work/memory")" 'BEGIN {
+                tokens = way == "nvme" ? 2048 : 1024; computing = 2048 / memory
+                printf "%s: a step %.2f s; the disk at least %.2f", way, tokens / step, disk
+                if (way != "nvme") { print ""; exit }
+                printf ", computing %.2f: %.2f of the longer\n", computing,
+                    tokens / step / (disk > computing ? disk : computing)
+            }'
+    done
 }
 
 part_traffic() {
@@ -129,5 +140,5 @@ print_machine
 printf '%-60s %19s %7s\n' 'tokens/s' '' ratio
 for part in ${parts:-ranks hosts disk traffic}; do
     part_"$part"
-    rm -f "$work"/{batches,layers,memory,default,any}
+    rm -f "$work"/{batches,layers,nvme,memory,default,any,disk-*}
 done

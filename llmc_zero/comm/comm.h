@@ -4,7 +4,8 @@
 //   self   comm/self.c   one rank, which only copies
 //   host   comm/host.c   through host memory, in one or two groups (comm/staging.h): for CPUs, and GPUs
 //                        without NCCL
-//   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
+//   nccl   comm/nccl.c   from GPU to GPU, reductions in one or two groups; data in host memory still goes
+//                        through the host's functions
 //
 // Every collective has a purpose (comm_use). All ranks call the same collectives in the same order.
 #ifndef LLMC_ZERO_COMM_COMM_H
@@ -55,7 +56,7 @@ typedef struct {
 typedef struct {
     int ranks;
     int window;  // how many ranks share memory: all, or those of a node; 0: messages
-    int nccl;    // 1: parameters and gradients go through NCCL
+    int nccl;    // how many ranks reduce together first: all, or those of a node; 0: NCCL is not used
 } comm_way;
 
 struct comm {
@@ -70,10 +71,11 @@ struct comm {
     int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
     struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
+    int near;                     // comm_way.nccl, if NCCL is used
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
-    char *incoming;  // (ranks, incoming_bytes) other ranks' data to sum; NULL: it is summed where it arrives
+    char *incoming;  // (comm_slots, incoming_bytes) data to sum; NULL: it is summed where it arrives
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
@@ -86,18 +88,35 @@ struct comm {
 typedef enum {
     COMM_WINDOW,    // mapped shared memory: only recorded
     COMM_MESSAGES,  // two blocks: outgoing, incoming
-    COMM_INCOMING,  // CUDA: data from the other ranks, before it is summed
+    COMM_INCOMING,  // CUDA: data from the other ranks, before it is summed, and sums to send
     COMM_NCCL,      // NCCL's own memory: measured after it has connected; only recorded
     COMM_MEMORIES
 } comm_memory;
-// Returns 1, or the number of hosts if data passes through two groups (comm/staging.h).
-static inline int comm_hosts(const comm_way *way) { return way->window ? way->ranks / way->window : 1; }
+// Returns 1, or the number of hosts if reductions pass through two groups (comm/staging.h).
+static inline int comm_hosts(const comm_way *way) {
+    const int near = way->nccl ? way->nccl : way->window;
+    return near ? way->ranks / near : 1;
+}
+// The two groups of a rank: `near` consecutive ranks, and the ranks of equal place in all such groups.
+static inline net_group comm_near(int rank, int near) {
+    return (net_group){ rank % near, near, rank / near * near, 1 };
+}
+static inline net_group comm_far(int rank, int ranks, int near) {
+    return (net_group){ rank / near, ranks / near, rank % near, near };
+}
+// Returns the number of slots of COMM_INCOMING: one for each rank and, with two groups, two for each host's
+// fp32 sums, which may be twice as wide as the data.
+static inline int comm_slots(const comm_way *way) {
+    return way->ranks + (comm_hosts(way) > 1 ? 2 * comm_hosts(way) : 0);
+}
 // Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
 // some as fp32 sums.
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
-// Returns comm_way.window as the settings request it, for nodes with on_node consecutive ranks each. The sum
-// over the ranks of a node must be a subtree of the sum over all, so on_node must be a power of two.
+// Return comm_way.window and comm_way.nccl as the settings request them, for nodes with on_node consecutive
+// ranks each. The sum over the ranks of a node must be a subtree of the sum over all, so on_node must be a
+// power of two.
 int comm_shares(const zero_config *c, int ranks, int on_node);
+int comm_nccl_near(const zero_config *c, int ranks, int on_node);
 // reduced_bytes: this rank's part of the largest reduction, in the dtype in which it is sent.
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
@@ -161,6 +180,9 @@ typedef struct {
     float scale;
 } comm_sum;
 int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s);
+// Sums the ranks of one host for every host's part, of which s describes the first: from one to the next,
+// `others` advances by `step` bytes and `sums` by `apart`.
+int comm_sum_hosts(comm *c, const comm_round *r, comm_sum s, int hosts, size_t step, size_t apart);
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 

@@ -72,11 +72,10 @@ static comm_sum sum_of(const staging *s, zero_dtype type) {
 static int sum_near(comm *c, comm_use use, const comm_round *round, comm_sum *s) {
     const comm_host *h = c->host;
     const size_t bytes = round->elems * dtype_bytes(s->type);
-    for (int host = 0; host < h->hosts; host++, s->others += bytes) {
-        s->part = host * h->near->of.ranks + h->near->of.rank;
-        s->sums = staging_out(h->far, EXCHANGE_SCATTER, host);
-        ZERO_TRY(comm_sum_round(c, round, s));
-    }
+    s->part = h->near->of.rank;
+    s->sums = staging_out(h->far, EXCHANGE_SCATTER, 0);
+    const size_t apart = staging_out(h->far, EXCHANGE_SCATTER, 1) - s->sums;
+    ZERO_TRY(comm_sum_hosts(c, round, *s, h->hosts, bytes, apart));
     ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, round->elems * sizeof(float)));
     *s = sum_of(h->far, ZERO_F32);
     s->mine = staging_out(h->far, EXCHANGE_SCATTER, h->far->of.rank);

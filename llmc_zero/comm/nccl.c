@@ -16,16 +16,24 @@ cudaStream_t device_cuda_stream(device *d, device_stream s);
 
 // -------- reductions
 
-static int exchange_round(nccl_state *n, const collective *w, const comm_round *round, zero_dtype type) {
+// Returns the data of a host's part that a rank of this host has sent.
+static char *incoming_at(const nccl_state *n, int rank, int host) {
+    const comm *c = n->c;
+    return c->incoming + (rank * n->of[BETWEEN].of.ranks + host) * c->incoming_bytes;
+}
+
+// Between the ranks of this host: each gets its part and those of its equals on the other hosts.
+static int exchange_near(nccl_state *n, const collective *w, const comm_round *round, zero_dtype type) {
     comm *c = n->c;
     const communicator *k = &n->of[REDUCTIONS];
-    size_t size = dtype_bytes(type);
+    const size_t size = dtype_bytes(type);
     ASK(n, GroupStart);
     for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
-        for (int r = 0; r < c->group.ranks; r++) {
-            if (r == c->group.rank) continue;
-            const char *out = u->piece->full + (r * u->piece->elems + u->from) * size;
-            char *in = c->incoming + r * c->incoming_bytes + u->at * size;
+        for (int part = 0; part < c->group.ranks; part++) {
+            const int r = part % k->of.ranks;
+            if (r == k->of.rank) continue;
+            const char *out = u->piece->full + (part * u->piece->elems + u->from) * size;
+            char *in = incoming_at(n, r, part / k->of.ranks) + u->at * size;
             ASK(n, Send, out, u->n, nccl_type[type], r, k->comm, k->stream);
             ASK(n, Recv, in, u->n, nccl_type[type], r, k->comm, k->stream);
             comm_count(c, w->use, COMM_REDUCE_SCATTER, u->n * size);
@@ -35,22 +43,57 @@ static int exchange_round(nccl_state *n, const collective *w, const comm_round *
     return nccl_settle(n, k, w);
 }
 
+// Between hosts: fp32 sums, `apart` bytes from each other. They replace the data that has been summed.
+static int exchange_far(nccl_state *n, const collective *w, int64_t elems, const char *sums, size_t apart) {
+    comm *c = n->c;
+    const communicator *k = &n->of[BETWEEN];
+    ASK(n, GroupStart);
+    for (int host = 0; host < k->of.ranks; host++) {
+        if (host == k->of.rank) continue;
+        ASK(n, Send, sums + host * apart, elems, ncclFloat32, host, k->comm, k->stream);
+        ASK(n, Recv, c->incoming + host * apart, elems, ncclFloat32, host, k->comm, k->stream);
+        comm_count(c, w->use, COMM_REDUCE_SCATTER, elems * sizeof(float));
+    }
+    ASK(n, GroupEnd);
+    return nccl_settle(n, k, w);
+}
+
+// Returns the sum of what the ranks of k have sent, from c->incoming.
+static comm_sum sum_of(const nccl_state *n, const communicator *k, zero_dtype type, size_t stride) {
+    return (comm_sum){ .ranks = k->of.ranks,
+                       .own = k->of.rank,
+                       .type = type,
+                       .others = n->c->incoming,
+                       .stride = stride,
+                       .part = k->of.rank };
+}
+
+// Adds the ranks of this host, for each host's part, and exchanges the sums.
+static int sum_near(nccl_state *n, const collective *w, const comm_round *round, comm_sum *s) {
+    comm *c = n->c;
+    const communicator *far = &n->of[BETWEEN];
+    const size_t apart = 2 * c->incoming_bytes;
+    char *sums = s->sums = incoming_at(n, s->ranks, 0);
+    ZERO_TRY(comm_sum_hosts(c, round, *s, far->of.ranks, c->incoming_bytes, apart));
+    ZERO_TRY(exchange_far(n, w, round->elems, sums, apart));
+    *s = sum_of(n, far, ZERO_F32, apart);
+    s->mine = sums + far->of.rank * apart;
+    return 0;
+}
+
 // Sums in tree order in fp32, as the host's functions do.
 static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece *pieces, int n_pieces,
                            zero_dtype full_type, zero_dtype shard_type, float scale) {
     comm *c = n->c;
+    const int hosts = n->of[BETWEEN].of.ranks;
     comm_run runs[n_pieces];
     comm_round r = { .runs = runs, .next = pieces, .end = pieces + n_pieces };
-    const comm_sum sum = { .ranks = c->group.ranks,
-                           .own = c->group.rank,
-                           .type = full_type,
-                           .others = c->incoming,
-                           .stride = c->incoming_bytes,
-                           .part = c->group.rank,
-                           .shard_type = shard_type,
-                           .scale = scale };
     while (comm_next_round(&r, c->incoming_bytes / dtype_bytes(full_type))) {
-        ZERO_TRY(exchange_round(n, w, &r, full_type));
+        comm_sum sum = sum_of(n, &n->of[REDUCTIONS], full_type, hosts * c->incoming_bytes);
+        ZERO_TRY(exchange_near(n, w, &r, full_type));
+        if (hosts > 1) ZERO_TRY(sum_near(n, w, &r, &sum));
+        sum.shard_type = shard_type;
+        sum.scale = scale;
         ZERO_TRY(comm_sum_round(c, &r, &sum));
     }
     return 0;
@@ -149,6 +192,7 @@ static int finalize(nccl_state *n) {
     ZERO_TRY(wait_for_streams(n));
     ZERO_TRY(nccl_deregister_all(n));
     for (communicator *k = n->of; k < n->of + COMMUNICATORS; k++) {
+        if (!k->comm) continue;
         ASK(n, CommFinalize, k->comm);
         ZERO_TRY(nccl_settle(n, k, NULL));
         if (nccl.CommDestroy(k->comm)) return ZERO_ERR_COMM;
@@ -181,12 +225,17 @@ static const comm_functions functions = { .all_gather = nccl_all_gather,
 int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     size_t before;
     device *d = c->device;
+    const int rank = c->group.rank, ranks = c->group.ranks,
+              on_node = c->net->hosts ? c->net->ranks_on_node : 1;
+    const cudaStream_t sums = device_cuda_stream(d, COMM), gathers = device_cuda_stream(d, GATHER);
     nccl_state *n = calloc(1, sizeof *n);
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    c->near = comm_nccl_near(config, ranks, on_node);
     *n = (nccl_state){
         .c = c,
-        .of = { [REDUCTIONS] = { NULL, COMM, device_cuda_stream(d, COMM), ZERO_MOVED_BY_REDUCTIONS },
-                [GATHERS] = { NULL, GATHER, device_cuda_stream(d, GATHER), ZERO_MOVED_BY_GATHERS } },
+        .of = { [GATHERS] = { comm_near(rank, ranks), NULL, GATHER, gathers, ZERO_MOVED_BY_GATHERS },
+                [REDUCTIONS] = { comm_near(rank, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
+                [BETWEEN] = { comm_far(rank, ranks, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS } },
         .sums = config->comm.reduce_nccl,
         .overlaps = config->overlap,
         .lock = PTHREAD_MUTEX_INITIALIZER,

@@ -2,8 +2,8 @@
 // device's streams. A rank sends as many bytes as it would through the host's staging, and by default the
 // shards get the same bits.
 //
-//   reductions  on stream COMM, with one communicator
-//   gathers     on stream GATHER, with a second one, so that they need not wait for queued reductions
+//   reductions  on stream COMM, in one group or in two (comm/staging.h), with a communicator for each
+//   gathers     on stream GATHER, with another one, so that they need not wait for queued reductions
 //
 // A collective that another rank stalls never ends. So the host waits for collectives with a limit
 // (nccl_wait.c), and the trainer's stream never waits for one (base/tasks.c). After a failure the
@@ -15,8 +15,8 @@
 #ifdef ZERO_HAVE_NCCL
 // (collective) Loads the library. Returns 0 if all ranks can use NCCL; otherwise all fail alike.
 int comm_check_nccl(comm *c, const zero_config *config);
-// (collective) Connects the ranks, and sets c->f and c->nccl. Takes at most timeout_s for each of the two
-// communicators. An error is this rank's alone, and the others may wait for it: end the job.
+// (collective) Connects the ranks, and sets c->f and c->nccl. Takes at most timeout_s for each
+// communicator. An error is this rank's alone, and the others may wait for it: end the job.
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
 #else
 #include "../base/error.h"

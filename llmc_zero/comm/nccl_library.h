@@ -10,8 +10,8 @@ int nccl_load(void);  // returns 0 or ZERO_ERR_COMM; call it from one thread
 // clang-format off
 #define NCCL_FUNCTIONS(F) \
     F(AllGather) F(CommDeregister) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
-    F(CommRegister) F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) \
-    F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
+    F(CommRegister) F(CommSplit) F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) \
+    F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
 // clang-format on
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;

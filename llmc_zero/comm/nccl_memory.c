@@ -43,6 +43,11 @@ static int register_with(nccl_state *n, const communicator *k, const memory_bloc
     return 0;
 }
 
+// Sums between hosts are sent from and to c->incoming only.
+static int moves(const nccl_state *n, const communicator *k, const memory_block *b) {
+    return k->comm && b->moved_by & k->moves && (k != &n->of[BETWEEN] || b->base == n->c->incoming);
+}
+
 // Registers each block with the communicators that read or write it. All ranks have the same blocks in the
 // same order.
 int nccl_register_moved(nccl_state *n, memory *m) {
@@ -52,7 +57,7 @@ int nccl_register_moved(nccl_state *n, memory *m) {
     if (!n->registered) return ZERO_ERR_MEMORY;
     for (const memory_block *b = m->blocks; b; b = b->next)
         for (const communicator *k = n->of; k < n->of + COMMUNICATORS; k++)
-            if (b->owner == m->mover && b->moved_by & k->moves) ZERO_TRY(register_with(n, k, b));
+            if (b->owner == m->mover && moves(n, k, b)) ZERO_TRY(register_with(n, k, b));
     return 0;
 }
 

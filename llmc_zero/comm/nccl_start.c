@@ -87,20 +87,23 @@ int comm_check_nccl(comm *c, const zero_config *config) {
 
 int nccl_connect(nccl_state *n) {
     comm *c = n->c;
-    ncclUniqueId ids[COMMUNICATORS];
-    // Makes both communicators' kernels run in the order in which all ranks' hosts queue them.
+    communicator *all = &n->of[GATHERS];
+    ncclUniqueId id;
+    ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
+    settings.blocking = 0;  // a blocking call has no time limit
+    settings.maxCTAs = MOST_CTAS;
+    // Makes all communicators' kernels run in the order in which all ranks' hosts queue them.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_BUFFSIZE", "2097152", 0);  // for the memory: docs/internals/nccl.md
-    for (int i = 0; i < COMMUNICATORS && !c->group.rank; i++) ASK(n, GetUniqueId, &ids[i]);
-    ZERO_TRY(net_agree(c->net, nccl_settle(n, n->of, NULL)));
-    ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
-    for (int i = 0; i < COMMUNICATORS; i++) {
-        communicator *k = &n->of[i];
-        ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
-        settings.blocking = 0;  // a blocking call has no time limit
-        settings.maxCTAs = MOST_CTAS;
-        ASK(n, CommInitRankConfig, &k->comm, c->group.ranks, ids[i], c->group.rank, &settings);
-        ZERO_TRY(nccl_settle(n, k, NULL));
+    if (!c->group.rank) ASK(n, GetUniqueId, &id);
+    ZERO_TRY(net_agree(c->net, nccl_settle(n, all, NULL)));
+    ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, &id, sizeof id));
+    ASK(n, CommInitRankConfig, &all->comm, c->group.ranks, id, c->group.rank, &settings);
+    ZERO_TRY(nccl_settle(n, all, NULL));
+    for (communicator *k = n->of; k < n->of + COMMUNICATORS; k++) {
+        if (k == all || k->of.ranks == 1) continue;
+        ASK(n, CommSplit, all->comm, k->of.first, k->of.rank, &k->comm, &settings);
+        ZERO_TRY(nccl_settle(n, all, NULL));
     }
     return 0;
 }

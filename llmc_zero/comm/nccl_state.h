@@ -8,12 +8,15 @@
 #include <pthread.h>
 
 typedef struct {
+    net_group of;     // its ranks; one rank: it is not opened
     ncclComm_t comm;  // NULL: not opened
     device_stream on;
     cudaStream_t stream;
     int moves;  // of zero_movers: the memory that it reads or writes
 } communicator;
-enum { REDUCTIONS, GATHERS, COMMUNICATORS };
+// GATHERS has all ranks. REDUCTIONS has all ranks or, with two groups, those of this host; BETWEEN then has
+// the ranks of equal place on the hosts.
+enum { GATHERS, REDUCTIONS, BETWEEN, COMMUNICATORS };
 
 // CUDA queues about 1024 operations on a stream before a call waits without a limit. A collective and what
 // orders it are fewer than 10.

@@ -7,14 +7,27 @@
 #include <stdio.h>
 #include <string.h>
 
+// How NCCL's reductions sum, for the start table.
+static void name_sums(comm *c, const zero_config *config) {
+    const char *in_order = "nccl, summed in tree order";
+    if (config->comm.reduce_nccl)
+        snprintf(c->name, sizeof c->name, "nccl, bits depend on it");
+    else if (c->near < c->group.ranks)
+        snprintf(c->name, sizeof c->name, "%s by %d ranks of a host, then between %d hosts", in_order,
+                 c->near, c->net->hosts);
+    else if (c->net->hosts == 1)
+        snprintf(c->name, sizeof c->name, "%s", in_order);
+    else
+        snprintf(c->name, sizeof c->name, "%s (%s)", in_order, staging_why_flat(c->net));
+}
+
 // If NCCL is optional and the ranks cannot use it, the host's functions stay in use. The name then includes
 // the reason: the last failure's message without its advice.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
     int rc = comm_check_nccl(c, config);
     if (!rc) {
-        const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in tree order";
-        snprintf(c->name, sizeof c->name, "nccl, %s", sums);
         rc = comm_open_nccl(c, config, m);
+        if (!rc) name_sums(c, config);
         if (rc && config->comm.nccl < 0) zero_failed_advice("comm.nccl 0 sends the data through the host");
         return rc;
     }
@@ -43,14 +56,15 @@ comm_way comm_way_of(const comm *c) {
     const staging *near = c->host ? c->host->near : NULL;
     return (comm_way){ .ranks = c->group.ranks,
                        .window = near && near->window ? near->of.ranks : 0,
-                       .nccl = c->nccl != NULL };
+                       .nccl = c->nccl ? c->near : 0 };
 }
 
 int comm_stage(comm *c, memory *m) {
     const memory_request *incoming = &c->planned[COMM_INCOMING];
+    const comm_way way = comm_way_of(c);
     if (!incoming->blocks) return 0;
     c->incoming = memory_alloc(m, incoming);
-    c->incoming_bytes = incoming->bytes / c->group.ranks;
+    c->incoming_bytes = incoming->bytes / comm_slots(&way);
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 

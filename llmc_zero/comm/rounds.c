@@ -35,3 +35,13 @@ int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s) {
     for (const comm_run *u = r->runs; u < r->runs + r->n_runs; u++) ZERO_TRY(sum_run(c, u, s));
     return 0;
 }
+
+int comm_sum_hosts(comm *c, const comm_round *r, comm_sum s, int hosts, size_t step, size_t apart) {
+    for (int host = 0; host < hosts; host++) {
+        ZERO_TRY(comm_sum_round(c, r, &s));
+        s.part += s.ranks;
+        s.others += step;
+        s.sums += apart;
+    }
+    return 0;
+}

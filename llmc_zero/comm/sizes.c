@@ -11,8 +11,8 @@ static size_t staging_bytes(const zero_config *c) {
 }
 
 // A reduction that needs more is done in rounds.
-static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
-    size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
+static size_t nccl_slot_bytes(const zero_config *c, int slots, size_t reduced_bytes) {
+    size_t most = MOST_NCCL_STAGING / slots, wanted = reduced_bytes < most ? reduced_bytes : most;
     if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;
     return (wanted + 511) / 512 * 512;
 }
@@ -32,10 +32,19 @@ static int fail_too_small(const zero_config *c, int ranks) {
                        (long long)staging_bytes(c), ranks, 2 * (long long)least);
 }
 
+// Returns whether the sum over a node's ranks is a subtree of the sum over all.
+static int is_subtree(int ranks, int on_node) {
+    return on_node > 1 && !(on_node & (on_node - 1)) && ranks % on_node == 0;
+}
+
 int comm_shares(const zero_config *c, int ranks, int on_node) {
-    const int halves = on_node > 1 && !(on_node & (on_node - 1)) && ranks % on_node == 0;
     if (!c->comm.shared_window) return 0;
-    return on_node == ranks || (halves && c->device == ZERO_CPU) ? on_node : 0;
+    return on_node == ranks || (is_subtree(ranks, on_node) && c->device == ZERO_CPU) ? on_node : 0;
+}
+
+int comm_nccl_near(const zero_config *c, int ranks, int on_node) {
+    if (c->device != ZERO_CUDA || !c->comm.nccl) return 0;
+    return is_subtree(ranks, on_node) && !c->comm.reduce_nccl ? on_node : ranks;
 }
 
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes) {
@@ -47,7 +56,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
               size_t reduced_bytes) {
     for (int i = 0; i < COMM_MEMORIES; i++) planned[i] = (memory_request){ .blocks = 0 };
     if (way->ranks == 1) return 0;
-    const int cuda = c->device == ZERO_CUDA, ranks = way->ranks;
+    const int cuda = c->device == ZERO_CUDA, ranks = way->ranks, slots = comm_slots(way);
     const zero_tier host = cuda ? ZERO_HOST : ZERO_DEVICE;
     const size_t half = staging_bytes(c) / 2 / PAGE * PAGE, part = comm_part(half, ranks);
     if (part < PER_RANK) return fail_too_small(c, ranks);
@@ -63,7 +72,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     }
     planned[COMM_NCCL] = working("NCCL (measured)", ZERO_DEVICE, 0, 1);
     if (c->comm.reduce_nccl) return 0;
-    planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, ranks * nccl_slot_bytes(c, ranks, reduced_bytes),
+    planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, slots * nccl_slot_bytes(c, slots, reduced_bytes),
                                      1);
     planned[COMM_INCOMING].moved_by = ZERO_MOVED_BY_REDUCTIONS;
     return 0;

@@ -118,22 +118,21 @@ static int use_both(comm *c, memory *m, net_group all, window *w) {
     h->hosts = c->net->hosts;
     h->near = &h->inside;
     h->far = &h->across;
-    ZERO_TRY(use_window(c, m, &h->inside, (net_group){ rank % L, L, rank / L * L, 1 }, w));
+    ZERO_TRY(use_window(c, m, &h->inside, comm_near(rank, L), w));
     ZERO_TRY(use_messages(c, m, all));
-    h->across = messages(c, (net_group){ rank / L, h->hosts, rank % L, L }, h->all.out, h->all.in);
+    h->across = messages(c, comm_far(rank, all.ranks, L), h->all.out, h->all.in);
     return 0;
 }
 
-// Why ranks on several nodes have no windows.
-static const char *why_flat(const comm *c) {
-    const net *n = c->net;
-    if (c->device->asynchronous || n->ranks_on_node == 1) return "ranks on several nodes";
-    return n->hosts ? "the number of ranks per node is not a power of two"
-                    : "nodes differ in their number of ranks, or these are not consecutive";
+const char *staging_why_flat(const net *n) {
+    if (!n->hosts) return "nodes differ in their number of ranks, or these are not consecutive";
+    return n->ranks_on_node > 1 ? "the number of ranks per node is not a power of two"
+                                : "ranks on several nodes";
 }
 
 int staging_open(comm *c, const zero_config *config, memory *m) {
     const net_group all = { c->group.rank, c->group.ranks, 0, 1 };
+    const char *flat = c->device->asynchronous ? "ranks on several nodes" : staging_why_flat(c->net);
     const int shares = c->net->hosts ? comm_shares(config, all.ranks, c->net->ranks_on_node) : 0;
     const int waiting = shares * (1 + config->overlap);
     char why[WINDOW_WHY] = "as configured";
@@ -142,7 +141,7 @@ int staging_open(comm *c, const zero_config *config, memory *m) {
     if (!h) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the collectives' state");
     h->near = &h->all;
     h->hosts = 1;
-    if (config->comm.shared_window) snprintf(why, sizeof why, "%s", why_flat(c));
+    if (config->comm.shared_window) snprintf(why, sizeof why, "%s", flat);
     if (shares) ZERO_TRY(window_open(&w, c->net, 2 * c->planned[COMM_MESSAGES].bytes, waiting, why));
     if (!w) {
         snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);

@@ -37,6 +37,8 @@ static inline size_t comm_part(size_t half, int ranks) { return half / ranks / 6
 // (collective) Sets c->host and c->name. After an error call staging_close.
 int staging_open(comm *c, const zero_config *config, memory *m);
 void staging_close(comm *c);
+// Returns why ranks on several nodes are one group.
+const char *staging_why_flat(const net *n);
 
 // Ranks are numbered within the group of s.
 

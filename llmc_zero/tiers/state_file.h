@@ -34,8 +34,8 @@ int state_files_close(struct state_files *f);
 // Sets the members of *info that concern files. Waits for pending writes.
 void state_files_describe(struct state_files *f, zero_files *info);
 
-// Returns 1 if no buffer of the pool is being written.
-int state_files_written(struct state_files *f);
+// Returns 1 if a third of the pool, a buffer for each state, is neither in use nor being written.
+int state_files_have_buffers(struct state_files *f);
 
 // Returns the bytes in files of this rank's part of a unit, without those of `read`, which starts at 0.
 int64_t state_files_not_read(const state *s, state_range read);

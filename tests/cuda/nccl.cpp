@@ -25,7 +25,7 @@
 
 namespace {
 
-enum { MAX_RANKS = 8, CHUNK = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
+enum { MAX_RANKS = 8, MAX_SPLITS = 8, CHUNK = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
 enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER };
 
 // Sent with every chunk of a message.
@@ -43,7 +43,9 @@ struct Shared {
     std::atomic<uint32_t> joined, finalized;
     std::atomic<int> error;                  // ncclResult_t, for all ranks
     std::atomic<uint32_t> taken[MAX_RANKS];  // 1: the rank has joined
-    char gpu[MAX_RANKS][64];
+    char gpu[MAX_RANKS][160];                // and its host
+    std::atomic<int> splitting[MAX_SPLITS];  // ranks that have called ncclCommSplit
+    int color[MAX_SPLITS][MAX_RANKS], key[MAX_SPLITS][MAX_RANKS];
     Box box[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
@@ -64,7 +66,8 @@ struct Operation {
 using OperationPtr = std::shared_ptr<Operation>;
 
 struct Communicator {
-    int rank, ranks, device = 0;
+    int rank, ranks;
+    int first_rank;  // in the communicator from which it was split, if it was
     bool blocking;
     std::string path;
     Shared *shared = nullptr;
@@ -72,6 +75,8 @@ struct Communicator {
     cudaStream_t stream = nullptr;
     std::atomic<int> error{ 0 }, unfinished{ 0 };
     OperationPtr group, unissued;  // the open group; an operation that is complete but not yet on the stream
+    ncclComm_t *to = nullptr, child = nullptr;  // a split that is not done; its part so far
+    int splits = 0;
     std::map<void *, size_t> registered;
     bool connected[MAX_RANKS] = {};
     std::vector<void *> memory;  // its device memory
@@ -169,9 +174,9 @@ bool move_messages(Communicator &c, Operation &op) {
 
 // Advances an operation. Returns true if it is complete.
 bool look(Communicator &c, Operation &op) {
-    if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
-    if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
-    if (is_asked("error", c.rank, op.number)) {
+    if (c.error || c.shared->error || is_asked("hang", c.first_rank, op.number)) return false;
+    if (is_asked("stop", c.first_rank, op.number)) raise(SIGSTOP);
+    if (is_asked("error", c.first_rank, op.number)) {
         fail_later(c, ncclSystemError, "error requested by CUDA_STAND_IN_NCCL", false);
         return false;
     }
@@ -225,7 +230,7 @@ ncclResult_t end_operation(const CommunicatorPtr &c) {
 ncclResult_t usable(const CommunicatorPtr &c) {
     if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->error) return (ncclResult_t)(int)c->error;
-    if (!c->ready || c->unissued || c->finalizing) {
+    if (!c->ready || c->unissued || c->to || c->finalizing) {
         return refuse(ncclInvalidUsage,
                       "the previous call is still in progress: poll ncclCommGetAsyncError first");
     }
@@ -352,12 +357,23 @@ ncclResult_t check_config(const ncclConfig_t *config) {
     return ncclSuccess;
 }
 
+bool name_gpu(char *name, size_t room) {
+    char host[64] = "", bus[64];
+    int device;
+    gethostname(host, sizeof host - 1);
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess)
+        return false;
+    snprintf(name, room, "%s %s", host, bus);
+    return true;
+}
+
 ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
     *handle = nullptr;
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     auto c = std::make_shared<Communicator>();
-    c->rank = rank;
+    c->rank = c->first_rank = rank;
     c->ranks = ranks;
     c->blocking = blocking;
     c->path = path;
@@ -366,8 +382,7 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     if (!c->shared) return refuse(ncclSystemError, path + ": " + strerror(errno));
     if (c->shared->taken[rank].exchange(1))
         return refuse(ncclInvalidUsage, "rank " + std::to_string(rank) + " has already joined");
-    if (cudaGetDevice(&c->device) != cudaSuccess ||
-        cudaDeviceGetPCIBusId(c->shared->gpu[rank], sizeof c->shared->gpu[rank], c->device) != cudaSuccess)
+    if (!name_gpu(c->shared->gpu[rank], sizeof c->shared->gpu[rank]))
         return refuse(ncclUnhandledCudaError, "no device");
     c->shared->joined++;
     lock.lock();
@@ -379,6 +394,31 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     *handle = (ncclComm_t)c.get();
     while (blocking && !joined(*c)) usleep(1000);
     return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
+}
+
+// Joins the ranks of its color, in the order of their keys, once all have called. Returns true when the split
+// is done.
+bool has_split(Communicator &c) {
+    if (!c.to) return true;
+    const int i = c.splits - 1, *color = c.shared->color[i], *key = c.shared->key[i];
+    if (c.shared->splitting[i] < c.ranks) return false;
+    if (!c.child) {
+        int rank = 0, ranks = 0;
+        for (int r = 0; r < c.ranks; r++) {
+            ranks += color[r] == color[c.rank];
+            rank += color[r] == color[c.rank] && key[r] < key[c.rank];
+        }
+        std::string path = c.path + "." + std::to_string(i) + "." + std::to_string(color[c.rank]);
+        ncclResult_t rc = join(&c.child, path, ranks, rank, false);
+        if (rc != ncclInProgress) c.error = rc;
+        if (c.error) return false;
+        find(c.child)->first_rank = c.first_rank;
+    }
+    if (!joined(*find(c.child))) return false;
+    *c.to = c.child;
+    c.child = nullptr;
+    c.to = nullptr;
+    return true;
 }
 
 }  // namespace
@@ -402,6 +442,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     return join(comm, id.internal, ranks, rank, config->blocking != 0);
 }
 
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config) {
+    CommunicatorPtr c = find(comm);
+    *child = nullptr;
+    if (ncclResult_t rc = usable(c)) return rc;
+    if (ncclResult_t rc = check_config(config)) return rc;
+    if (c->blocking || config->blocking || color < 0 || c->splits == MAX_SPLITS)
+        return refuse(ncclInvalidArgument, "the stand-in cannot split this communicator");
+    c->to = child;
+    c->shared->color[c->splits][c->rank] = color;
+    c->shared->key[c->splits][c->rank] = key;
+    c->shared->splitting[c->splits++]++;
+    return ncclInProgress;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
     if (!c) return refuse(ncclInvalidArgument, "no such communicator");
@@ -409,7 +463,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
         *state = ncclInProgress;
         return issue(c);
     }
-    bool busy = !joined(*c) ||
+    bool busy = !joined(*c) || !has_split(*c) ||
                 (c->finalizing && (c->unfinished || (int)c->shared->finalized.load() < c->ranks));
     int error = c->error ? (int)c->error : (int)c->shared->error;
     *state = error ? (ncclResult_t)error : busy ? ncclInProgress : ncclSuccess;

@@ -14,6 +14,7 @@
 // - A collective that has failed, or whose rank is gone, never ends, and nothing ends its communicator.
 // - Only memory from ncclMemAlloc can be registered. It must be deregistered before it is freed, and before
 //   the communicator ends.
+// - ncclCommSplit needs a non-blocking communicator, and sets the new one once all of its ranks have joined.
 // - A communicator uses device memory, and more for each rank to which it connects.
 // Variables:
 //   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (counted over its communicators; a
@@ -74,6 +75,7 @@ ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config);
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
