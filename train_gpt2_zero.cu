@@ -75,10 +75,19 @@
 // --------
 // the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
 
-// Unit 0 holds the embeddings and the final layernorm, since wte is used at both ends of the model. Unit 1 +
-// l is block l.
+// A block's parts, in forward's order. Each has one matrix.
+enum { ATTENTION, ATTPROJ, FC, FCPROJ, BLOCK_PARTS };
+static int part_of(int tensor) {
+    return tensor >= FCPROJW ? FCPROJ : tensor >= LN2W ? FC : tensor >= ATTPROJW ? ATTPROJ : ATTENTION;
+}
+
+// Unit 0 holds the embeddings and the final layernorm, since wte is used at both ends of the model. The
+// blocks follow, each as one unit or, with --units matrix, one for each part.
 enum { EMBEDDING = 0 };
-static int block(int l) { return 1 + l; }
+static int unit_of(const GPT2 *model, int l, int part) {
+    return 1 + l * model->units_a_block + part * model->units_a_block / BLOCK_PARTS;
+}
+static int parts_of_unit(const GPT2 *model) { return BLOCK_PARTS / model->units_a_block; }
 
 static zero_tensor describe_tensor(const GPT2 *model, int i) {
     const GPT2Tensor *t = &model->tensors[i];
@@ -87,7 +96,8 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
         .n_dims = t->n_dims,
         .dims = { t->dims[0], t->dims[1] },
         .layers = t->per_layer ? model->config.num_layers : 1,
-        .unit = t->per_layer ? block(0) : EMBEDDING,
+        .unit = t->per_layer ? unit_of(model, 0, part_of(i)) : EMBEDDING,
+        .unit_step = model->units_a_block,
         .decay = t->n_dims == 2,
         // Backward's first matmul overwrites a matrix's gradient. wpe has no matmul; the encoder adds to its
         // gradient.
@@ -95,22 +105,41 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
     };
 }
 
+// Backward repeats a block's forward at recompute level 3, unless the block's activations are still in
+// memory: those of the last one are, if no other micro-batch has replaced them.
+static int is_repeated(const GPT2 *model, int l) {
+    const int is_last = l == model->config.num_layers - 1;
+    const int have_their_own = model->at_once == 1 || model->units_a_block > 1;
+    return model->recompute == 3 && !(is_last && have_their_own);
+}
+
+// A block of several units is repeated unit by unit up to the last, with which its backward begins.
+static void describe_block(GPT2 *model, int l) {
+    static const char *const of_parts[] = { " qkv", " attproj", " fc", " fcproj" };
+    PluginTables *t = &model->tables;
+    for (int part = 0; part < BLOCK_PARTS; part += parts_of_unit(model)) {
+        const int unit = unit_of(model, l, part), last = unit_of(model, l, FCPROJ);
+        const int repeats = is_repeated(model, l) && unit < last;
+        snprintf(t->names[unit], sizeof *t->names, "block %d%s", l,
+                 model->units_a_block > 1 ? of_parts[part] : "");
+        t->units[unit] = (zero_unit){
+            .name = t->names[unit], .forward_uses = 1 + repeats, .repeated_uses = repeats, .backward_uses = 1
+        };
+    }
+}
+
 // Forward uses the embedding unit twice: in the encoder, then in the LM head. Backward uses it in reverse
 // order, and in the encoder it only adds to gradients.
 static void describe_to_plugin(GPT2 *model) {
     const int L = model->config.num_layers;
     PluginTables *t = &model->tables;
-    t->n_units = 1 + L;
+    t->n_units = unit_of(model, L, 0);
     t->units = malloc_check(t->n_units * sizeof *t->units);
     t->names = malloc_check(t->n_units * sizeof *t->names);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) t->tensors[i] = describe_tensor(model, i);
     t->units[EMBEDDING] =
         (zero_unit){ .name = "embedding", .forward_uses = 2, .backward_uses = 2, .gradient_only_uses = 1 };
-    for (int l = 0; l < L; l++) {
-        char *name = t->names[block(l)];
-        snprintf(name, sizeof *t->names, "block %d", l);
-        t->units[block(l)] = (zero_unit){ .name = name, .forward_uses = 1, .backward_uses = 1 };
-    }
+    for (int l = 0; l < L; l++) describe_block(model, l);
 }
 
 // Creates run.z. Ends the run if the ranks' settings or inputs differ.
@@ -175,35 +204,77 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
                               row_of(model, wpe, s->first, C), 1, s->n, C));
 }
 
-// Runs block l up to and including GELU. The block's input (B, T, C) is the encoder's output, or the sum of
-// the previous block's residual2 and SCRATCH_BTC, computed by this block's first layernorm in the same pass.
-// `again` recomputes the block for backward: its input is still in memory, and the same layers on the same
-// input give the same bits. Backward does not need the block's last matmul, so gpt2_forward runs it.
-static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPass *cached, int again) {
-    const int C = model->config.channels, NH = model->config.num_heads;
-    const int BT = B * T;
+// In backward, makes block l's input available and starts fetching the next one.
+static void take_input(const GPT2 *model, int l) {
+    fetch_next_input(model, l);
+    await_input(model, l);
+}
+
+// The input of block l (B, T, C) is the encoder's output, or the sum of the previous block's residual2 and
+// SCRATCH_BTC, computed by this block's first layernorm in the same pass. `again` recomputes the block for
+// backward: its input is still in memory, and the same layers on the same input give the same bits.
+static void attention_forward(GPT2 *model, int l, const Pass *p, int again) {
+    const int C = model->config.channels, NH = model->config.num_heads, BT = p->B * p->T;
     const gpt2_dtype dt = model->dtype;
-    void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
+    void *residual = block_input(model, l), *qkv = act(model, QKV, l), *atty = act(model, ATTY, l);
     void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l), *ln1_rstd = act(model, LN1_RSTD, l);
-    void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l), *ln2_rstd = act(model, LN2_RSTD, l);
-    void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l);
-    void *branch = act(model, SCRATCH_BTC, 0);  // output of attention, then of the MLP
+    if (again)
+        take_input(model, l);
+    else
+        await_input(model, l);
     if (l == 0 || again)
         LAYER(
             layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT, C));
     else
         LAYER(residual_layernorm_forward(dt, residual, ln1, ln1_mean, ln1_rstd, act(model, RESIDUAL2, l - 1),
-                                         branch, param(LN1W, l), param(LN1B, l), BT, C));
+                                         act(model, SCRATCH_BTC, 0), param(LN1W, l), param(LN1B, l), BT, C));
     LAYER(matmul_forward(dt, qkv, ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-    if (cached)
-        LAYER(attention_cached(dt, atty, act(model, CACHE, l), qkv, cached->spans, cached->n_spans, C, NH));
+    if (p->cached)
+        LAYER(attention_cached(dt, atty, act(model, CACHE, l), qkv, p->cached->spans, p->cached->n_spans, C,
+                               NH));
     else
-        LAYER(attention_forward(dt, atty, act(model, LSE, l), qkv, B, T, C, NH));
-    LAYER(matmul_forward(dt, branch, atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
-    LAYER(residual_layernorm_forward(dt, residual2, ln2, ln2_mean, ln2_rstd, residual, branch, param(LN2W, l),
-                                     param(LN2B, l), BT, C));
+        LAYER(attention_forward(dt, atty, act(model, LSE, l), qkv, p->B, p->T, C, NH));
+}
+
+// SCRATCH_BTC is the output of attention, and then of the MLP.
+static void attproj_forward(GPT2 *model, int l, const Pass *p, int again) {
+    const int C = model->config.channels;
+    LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, ATTY, l), param(ATTPROJW, l),
+                         param(ATTPROJB, l), p->B * p->T, C, C));
+}
+
+static void fc_forward(GPT2 *model, int l, const Pass *p, int again) {
+    const int C = model->config.channels, BT = p->B * p->T;
+    const gpt2_dtype dt = model->dtype;
+    void *ln2 = act(model, LN2, l);
+    LAYER(residual_layernorm_forward(dt, act(model, RESIDUAL2, l), ln2, act(model, LN2_MEAN, l),
+                                     act(model, LN2_RSTD, l), block_input(model, l),
+                                     act(model, SCRATCH_BTC, 0), param(LN2W, l), param(LN2B, l), BT, C));
     LAYER(matmul_gelu_forward(dt, act(model, FCH_GELU, l), act(model, FCH, l), ln2, param(FCW, l),
                               param(FCB, l), BT, C, 4 * C));
+}
+
+// Backward does not need its output, so it is never recomputed.
+static void fcproj_forward(GPT2 *model, int l, const Pass *p, int again) {
+    const int C = model->config.channels;
+    if (p->dloss) offload_input(model, l);
+    LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, FCH_GELU, l), param(FCPROJW, l),
+                         param(FCPROJB, l), p->B * p->T, 4 * C, C));
+}
+
+static void (*const forward_of[BLOCK_PARTS])(GPT2 *model, int l, const Pass *p,
+                                             int again) = { attention_forward, attproj_forward, fc_forward,
+                                                            fcproj_forward };
+
+// Runs the parts of block l that are in the same unit as `first`, its first one.
+static void unit_forward(GPT2 *model, int l, int first, const Pass *p, int again) {
+    const int unit = unit_of(model, l, first), end = first + parts_of_unit(model);
+    zero_check(zero_pre_forward(run.z, unit));
+    for (int m = 0; m < p->n; m++) {
+        work_on(model, p, m);
+        for (int part = first; part < end; part++) forward_of[part](model, l, p, again);
+    }
+    zero_check(zero_post_forward(run.z, unit));
 }
 
 // Computes the residual stream after the last block from the inputs, as two summands (B, T, C): residual2 of
@@ -211,27 +282,16 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
 // parameter of this block, so the block is released first. With a cache, the inputs are the tokens of that
 // pass, and their keys and values are added to the cache.
 static void gpt2_forward(GPT2 *model, const Pass *p) {
-    const int L = model->config.num_layers, C = model->config.channels, B = p->B, T = p->T;
-
     zero_check(zero_pre_forward(run.z, EMBEDDING));
     for (int m = 0; m < p->n; m++) {
         work_on(model, p, m);
-        encode(model, tokens_of(p, p->inputs, m), B, T, p->cached);
+        encode(model, tokens_of(p, p->inputs, m), p->B, p->T, p->cached);
     }
     zero_check(zero_post_forward(run.z, EMBEDDING));
 
-    for (int l = 0; l < L; l++) {
-        zero_check(zero_pre_forward(run.z, block(l)));
-        for (int m = 0; m < p->n; m++) {
-            work_on(model, p, m);
-            await_input(model, l);
-            block_forward(model, l, B, T, p->cached, 0);
-            if (p->dloss) offload_input(model, l);
-            LAYER(matmul_forward(model->dtype, act(model, SCRATCH_BTC, 0), act(model, FCH_GELU, l),
-                                 param(FCPROJW, l), param(FCPROJB, l), B * T, 4 * C, C));
-        }
-        zero_check(zero_post_forward(run.z, block(l)));
-    }
+    for (int l = 0; l < model->config.num_layers; l++)
+        for (int part = 0; part < BLOCK_PARTS; part += parts_of_unit(model))
+            unit_forward(model, l, part, p, 0);
 }
 
 // The head of one micro-batch. Its forward and backward alternate chunk by chunk, so the logits of the whole
@@ -279,67 +339,106 @@ static void gpt2_head(GPT2 *model, const Pass *p) {
     if (p->dloss) zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Propagates dresidual, the gradient of the residual stream (B, T, C), through block l. Each weight matrix of
-// a block has only one matmul. It overwrites the gradient instead of adding to it, so describe_tensor marks
-// the matrix `backward_overwrites`. dresidual is the gradient of both attproj's and fcproj's output. Before
-// each of the two, a layernorm's backward adds to dresidual and also sums its columns: these sums are the
-// gradients of their biases.
+// These propagate dresidual, the gradient of the residual stream (B, T, C), through block l, the last part
+// first. Each weight matrix of a block has only one matmul. It overwrites the gradient instead of adding to
+// it, so describe_tensor marks the matrix `backward_overwrites`. dresidual is the gradient of both attproj's
+// and fcproj's output. Before each of the two, a layernorm's backward adds to dresidual and also sums its
+// columns: these sums are the gradients of their biases.
 //
-// At recompute level 3 the block's forward runs again first, unless its activations are still in memory. GELU
-// is then computed from the rounded fch as at levels 1 and 2, so that all three levels give the same bits
-// even if the forward matmul computes GELU from unrounded values.
-static void block_backward(const GPT2 *model, int l, int B, int T) {
-    const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
-    const int BT = B * T, is_there = l == L - 1 && model->at_once == 1;
-    const gpt2_dtype dt = model->dtype;
-    void *dresidual = act(model, DRESIDUAL, 0), *dresidual_sums = act(model, DRESIDUAL_SUMS, 0);
-    void *dl_btc = act(model, DL_BTC, 0), *dl_bt4c = act(model, DL_BT4C, 0);
-    const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's matmul sums FCB's gradient
-    void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
-    void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l), *ln1_rstd = act(model, LN1_RSTD, l);
-    void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l), *ln2_rstd = act(model, LN2_RSTD, l);
-    void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *lse = act(model, LSE, l);
-    void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
+// fcproj's matmul may also sum fcb's gradient. If that is in another unit, which is not open yet, the sums
+// wait in DFCB.
+//
+// GELU is recomputed from the rounded fch at levels 1 to 3, so that these levels give the same bits even if
+// the forward matmul computes GELU from unrounded values.
+static int sums_dfcb(const GPT2 *model, int BT) {
+    const int C = model->config.channels;
+    return run.layers->dinp_bias_fused(model->dtype, BT, 4 * C, C);
+}
 
-    if (model->recompute == 3 && !is_there) block_forward(model, l, B, T, NULL, 1);
+static void fcproj_backward(GPT2 *model, int l, const Pass *p) {
+    const int C = model->config.channels, BT = p->B * p->T;
+    const gpt2_dtype dt = model->dtype;
+    void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l), *dfcb = NULL;
+    if (sums_dfcb(model, BT)) dfcb = model->units_a_block > 1 ? act(model, DFCB, 0) : grad(FCB, l);
     if (model->recompute >= 1) LAYER(gelu_forward(dt, fch_gelu, fch, (size_t)BT * 4 * C));
-    LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
-    LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
+    LAYER(bias_from_sums(dt, grad(FCPROJB, l), act(model, DRESIDUAL_SUMS, 0), C));
+    LAYER(matmul_backward(dt, act(model, DL_BT4C, 0), dfcb, grad(FCPROJW, l), NULL, act(model, DRESIDUAL, 0),
                           fch_gelu, param(FCPROJW, l), fch, BT, 4 * C, C, 0));
+}
+
+static void fc_backward(GPT2 *model, int l, const Pass *p) {
+    const int C = model->config.channels, BT = p->B * p->T, is_summed = sums_dfcb(model, BT);
+    const gpt2_dtype dt = model->dtype;
+    void *residual2 = act(model, RESIDUAL2, l), *dl_btc = act(model, DL_BTC, 0);
+    void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l), *ln2_rstd = act(model, LN2_RSTD, l);
     if (model->recompute == 2)
         LAYER(
             layernorm_forward(dt, ln2, ln2_mean, ln2_rstd, residual2, param(LN2W, l), param(LN2B, l), BT, C));
-    LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, ln2,
-                          param(FCW, l), NULL, BT, C, 4 * C, 0));
-    LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc, residual2,
-                             param(LN2W, l), ln2_mean, ln2_rstd, BT, C));
-    LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
-    LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, atty, param(ATTPROJW, l),
-                          NULL, BT, C, C, 0));
-    LAYER(attention_backward(dt, dl_bt4c, dl_btc, qkv, atty, lse, B, T, C, NH));
+    if (is_summed && model->units_a_block > 1)
+        LAYER(copy(grad(FCB, l), act(model, DFCB, 0), 4 * C * gpt2_dtype_size(dt)));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), is_summed ? NULL : grad(FCB, l),
+                          act(model, DL_BT4C, 0), ln2, param(FCW, l), NULL, BT, C, 4 * C, 0));
+    LAYER(layernorm_backward(dt, act(model, DRESIDUAL, 0), grad(LN2W, l), grad(LN2B, l),
+                             act(model, DRESIDUAL_SUMS, 0), dl_btc, residual2, param(LN2W, l), ln2_mean,
+                             ln2_rstd, BT, C));
+}
+
+// Includes attention, which has no parameters.
+static void attproj_backward(GPT2 *model, int l, const Pass *p) {
+    const int C = model->config.channels, NH = model->config.num_heads;
+    const gpt2_dtype dt = model->dtype;
+    void *atty = act(model, ATTY, l), *dl_btc = act(model, DL_BTC, 0);
+    LAYER(bias_from_sums(dt, grad(ATTPROJB, l), act(model, DRESIDUAL_SUMS, 0), C));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, act(model, DRESIDUAL, 0), atty,
+                          param(ATTPROJW, l), NULL, p->B * p->T, C, C, 0));
+    LAYER(attention_backward(dt, act(model, DL_BT4C, 0), dl_btc, act(model, QKV, l), atty, act(model, LSE, l),
+                             p->B, p->T, C, NH));
+}
+
+static void qkv_backward(GPT2 *model, int l, const Pass *p) {
+    const int C = model->config.channels, BT = p->B * p->T;
+    const gpt2_dtype dt = model->dtype;
+    void *residual = block_input(model, l), *dl_btc = act(model, DL_BTC, 0);
+    void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l), *ln1_rstd = act(model, LN1_RSTD, l);
+    float *sums = l > 0 ? act(model, DRESIDUAL_SUMS, 0) : NULL;
     if (model->recompute == 2)
         LAYER(
             layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT, C));
-    LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, ln1, param(QKVW, l), NULL,
-                          BT, C, 3 * C, 0));
-    LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
-                             dl_btc, residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
+    LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), act(model, DL_BT4C, 0), ln1,
+                          param(QKVW, l), NULL, BT, C, 3 * C, 0));
+    LAYER(layernorm_backward(dt, act(model, DRESIDUAL, 0), grad(LN1W, l), grad(LN1B, l), sums, dl_btc,
+                             residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
+}
+
+static void (*const backward_of[BLOCK_PARTS])(GPT2 *model, int l,
+                                              const Pass *p) = { qkv_backward, attproj_backward, fc_backward,
+                                                                 fcproj_backward };
+
+// Runs backward of the parts of block l that are in the same unit as `first`, its first one. The block's last
+// unit comes first. It repeats its own parts of the forward; the other units' have been repeated before.
+static void unit_backward(GPT2 *model, int l, int first, const Pass *p) {
+    const int unit = unit_of(model, l, first), end = first + parts_of_unit(model);
+    const int begins = end == BLOCK_PARTS, repeats = is_repeated(model, l);
+    zero_check(zero_pre_backward(run.z, unit));
+    for (int m = 0; m < p->n; m++) {
+        work_on(model, p, m);
+        if (begins && !repeats) take_input(model, l);
+        for (int part = first; begins && repeats && part < FCPROJ; part++) forward_of[part](model, l, p, 1);
+        for (int part = end - 1; part >= first; part--) backward_of[part](model, l, p);
+        zero_check(zero_post_micro(run.z, unit, p->first + m));
+    }
+    zero_check(zero_post_backward(run.z, unit));
 }
 
 // Propagates the gradient of the residual stream after the last block back to the embeddings.
 static void gpt2_backward(GPT2 *model, const Pass *p) {
+    const int last = BLOCK_PARTS - parts_of_unit(model);  // the first part in a block's last unit
     work_on(model, p, 0);
     fetch_first_input(model);
     for (int l = model->config.num_layers - 1; l >= 0; l--) {
-        zero_check(zero_pre_backward(run.z, block(l)));
-        for (int m = 0; m < p->n; m++) {
-            work_on(model, p, m);
-            fetch_next_input(model, l);
-            await_input(model, l);
-            block_backward(model, l, p->B, p->T);
-            zero_check(zero_post_micro(run.z, block(l), p->first + m));
-        }
-        zero_check(zero_post_backward(run.z, block(l)));
+        for (int part = 0; part < last && is_repeated(model, l); part += parts_of_unit(model))
+            unit_forward(model, l, part, p, 1);
+        for (int part = last; part >= 0; part -= parts_of_unit(model)) unit_backward(model, l, part, p);
     }
 
     zero_check(zero_pre_backward(run.z, EMBEDDING));
@@ -835,6 +934,7 @@ static int show_plan(Trainer *t) {
     const GPT2 model = t->model;
     if (opt.machine && !opt.print_config) show_time(t);
     if (opt.fit && !opt.print_config) print_fastest(&model, t->data.micro_batches, seconds_of_step, t);
+    t->model = model;
     check_output(NULL);
     if (run.rank == 0) end_if_refused(1);
     close_plugin(t);

@@ -86,6 +86,7 @@ typedef struct {
 
     int (*download)(void *host, const void *x, size_t bytes);  // waits for all queued work
     int (*clear)(void *x, size_t bytes);                       // sets to 0
+    int (*copy)(void *to, const void *from, size_t bytes);     // within the device; NULL on the CPU
     // Copies between device and pinned host memory (at most LAYERS_COPIES at a time), on a stream concurrent
     // with the layers. The copy starts when all work queued before it is done. await_copy makes work queued
     // after it wait until copy number `which` is done. Both are NULL on the CPU.

@@ -120,6 +120,11 @@ static int clear(void *x, size_t bytes) {
     return 0;
 }
 
+static int copy(void *to, const void *from, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, 0));
+    return 0;
+}
+
 static const Layers layers = {
     .device = "cuda",
     .plan = plan,
@@ -131,6 +136,7 @@ static const Layers layers = {
     .peak_flops = cuda_peak_flops,
     .download = download,
     .clear = clear,
+    .copy = copy,
     .copy_beside = cuda_copy_beside,
     .await_copy = cuda_await_copy,
     .sum = cuda_sum,

@@ -81,7 +81,7 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
 // In inference, drops activations that only backward or passes over whole rows use, and keeps less of the
 // others: all layers share one buffer, and the final layernorm is computed only where there are logits.
 static void keep_for_inference(const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
-    static const int unused[] = { LSE, LOSSES, LOSS_SUMS, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C };
+    static const int unused[] = { LSE, LOSSES, LOSS_SUMS, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C, DFCB };
     const size_t tokens = (size_t)run->B * run->T;
     for (int i = 0; i < COUNT(unused); i++) table[unused[i]].bytes = 0;
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
@@ -96,17 +96,18 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
     const int L = config->num_layers;
     const int L_gelu = run->recompute >= 1 ? 1 : L, L_layernorm = run->recompute >= 2 ? 1 : L;
     const int L_block = run->recompute >= 3 ? 1 : L;
-    const int several = run->by_layers && run->micro_batches > 1, kept = L_block == L;
+    const int several = run->by_layers && run->micro_batches > 1, kept = L_block == L || run->divided;
+    const int layernorms_kept = L_layernorm == L || (run->divided && L_block < L);
     const int on_host = run->recompute >= 3 && run->inputs_on_host && L > 2 ? L - 2 + several : 0;
     const GPT2Activation all[NUM_ACTIVATIONS] = {
         [ENCODED] = { "encoded", 1, btc, 1 },
-        [LN1] = { "ln1", L_layernorm, btc, L_layernorm == L },
+        [LN1] = { "ln1", L_layernorm, btc, layernorms_kept },
         [QKV] = { "qkv", L_block, 3 * btc, kept },
         [ATTY] = { "atty", L_block, btc, kept },
         [RESIDUAL2] = { "residual2", L_block, btc, 1 },
-        [LN2] = { "ln2", L_layernorm, btc, L_layernorm == L },
+        [LN2] = { "ln2", L_layernorm, btc, layernorms_kept },
         [FCH] = { "fch", L_block, 4 * btc, kept },
-        [FCH_GELU] = { "fch_gelu", L_gelu, 4 * btc, L_gelu == L },
+        [FCH_GELU] = { "fch_gelu", L_gelu, 4 * btc, L_gelu == L || run->divided },
         [RESIDUAL3] = { "residual3", on_host ? 2 : L, btc, !on_host },
         [LN1_MEAN] = { "ln1_mean", L_block, bt_float, kept },
         [LN1_RSTD] = { "ln1_rstd", L_block, bt_float, kept },
@@ -122,7 +123,8 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
         [DRESIDUAL] = { "dresidual", 1, btc, 1 },
         [DRESIDUAL_SUMS] = { "dresidual_sums", 1, C * sizeof(float), 1 },
         [DL_BTC] = { "dl_btc", 1, btc },
-        [DL_BT4C] = { "dl_bt4c", 1, 4 * btc },
+        [DL_BT4C] = { "dl_bt4c", 1, 4 * btc, run->divided },
+        [DFCB] = { "dfcb", 1, run->divided ? 4 * C * size : 0, 1 },
         [LOGITS] = { "logits", 1, logits },
         [HOST_RESIDUAL3] = { "residual3, host", on_host, on_host ? btc : 0, 1, .on_host = 1 },
         [CACHE] = { "keys and values", L, layers_cache_bytes(run->dtype, run->cache_positions, C) },

@@ -37,7 +37,7 @@ int gpt2_padded_vocab(int vocab_size);
 
 // Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
 // those marked float or double. With by_layers, what is still needed when the next micro-batch passes the
-// same block exists A times. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
+// same block, or part of it, exists A times. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
 // backward recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
@@ -64,6 +64,7 @@ enum {
     DRESIDUAL_SUMS,  // (C) float: sums of dresidual's columns
     DL_BTC,          // (B, T, C)
     DL_BT4C,         // (B, T, 4C)
+    DFCB,            // (4C) fcb's gradient, if divided: fcproj's matmul may sum it before fc's unit is open
     LOGITS,          // (chunk, Vp)
     HOST_RESIDUAL3,  // (L - 2, B, T, C) with inputs_on_host: the layers that RESIDUAL3 cannot hold; (L - 1)
                      // if several micro-batches pass a block
@@ -83,6 +84,7 @@ typedef struct {
     int B, T;
     int micro_batches;    // of a step, A
     int by_layers;        // 1: all A pass a block while it is open; 0: one after the other passes the model
+    int divided;          // 1: all micro-batches pass one part of a block before the next
     int recompute;        // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
     int inputs_on_host;   // 1, with recompute 3: keeps the blocks' inputs in host memory
     int chunk;            // rows of logits that exist at a time

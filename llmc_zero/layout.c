@@ -27,10 +27,12 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
                 ZERO_ERR_ARGUMENT,
                 "tensor %d (%s): needs a name, 1 to %d dimensions of at least 1, and layers >= 1", i,
                 t[i].name ? t[i].name : "no name", ZERO_MAX_DIMS);
-        if (t[i].unit < 0 || t[i].unit >= n_units || t[i].layers > n_units - t[i].unit)
+        const int64_t step = t[i].unit_step ? t[i].unit_step : 1;
+        if (t[i].unit < 0 || step < 1 || t[i].unit + (t[i].layers - 1) * step >= n_units)
             return zero_fail(ZERO_ERR_ARGUMENT,
-                             "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i,
-                             t[i].name, t[i].layers, t[i].unit, n_units);
+                             "tensor %d (%s): %d layers in units %d, %d + %lld, ..., but there are only %d "
+                             "units",
+                             i, t[i].name, t[i].layers, t[i].unit, t[i].unit, (long long)step, n_units);
         elems += (double)zero_tensor_elems(&t[i]) * t[i].layers;
         if (elems > most_elems)
             return zero_fail(ZERO_ERR_ARGUMENT,
@@ -45,10 +47,12 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
     for (int i = 0; i < n_units; i++)
         if (!u[i].name || u[i].forward_uses < 1 || u[i].forward_uses > MOST_USES || u[i].backward_uses < 1 ||
             u[i].backward_uses > MOST_USES || u[i].gradient_only_uses < 0 ||
-            u[i].gradient_only_uses > u[i].backward_uses)
+            u[i].gradient_only_uses > u[i].backward_uses || u[i].repeated_uses < 0 ||
+            u[i].repeated_uses >= u[i].forward_uses)
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "unit %d (%s): needs a name, forward_uses and backward_uses of 1 to %d, and "
-                             "gradient_only_uses of 0 to backward_uses",
+                             "gradient_only_uses of 0 to backward_uses, and fewer repeated_uses than "
+                             "forward_uses",
                              i, u[i].name ? u[i].name : "no name", MOST_USES);
     return 0;
 }
@@ -56,19 +60,20 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
 // Returns 1 if the unit has a frozen tensor.
 static int has_frozen(const zero_tensor *t, int n_tensors, int unit) {
     for (int i = 0; i < n_tensors; i++)
-        if (t[i].frozen && unit >= t[i].unit && unit < t[i].unit + t[i].layers) return 1;
+        if (t[i].frozen && layout_layer(&t[i], unit) >= 0) return 1;
     return 0;
 }
 
 static int copy_unit(layout_unit *u, const zero_unit *from, int of) {
     *u = (layout_unit){ .name = strdup(from->name),
                         .forward_uses = from->forward_uses,
+                        .first_uses = from->forward_uses - from->repeated_uses,
                         .backward_uses = from->backward_uses,
                         .reading_uses = from->backward_uses - from->gradient_only_uses,
-                        .shared = from->forward_uses > 1 || from->backward_uses > 1,
                         .of = of,
                         .frozen = -1,
                         .bucket = -1 };
+    u->shared = u->first_uses > 1 || u->backward_uses > 1;
     return u->name != NULL;
 }
 
@@ -110,8 +115,8 @@ static int64_t place_tensors(layout *l, int unit, int *next) {
     u->first_place = *next;
     for (int t = 0; t < l->n_tensors; t++) {
         const zero_tensor *z = &l->tensors[t];
-        const int layer = u->of - z->unit;
-        if (layer < 0 || layer >= z->layers || (z->frozen != 0) != is_frozen) continue;
+        const int layer = layout_layer(z, u->of);
+        if (layer < 0 || (z->frozen != 0) != is_frozen) continue;
         int64_t elems = zero_tensor_elems(z);
         l->place_of[l->first_place_of_tensor[t] + layer] = *next;
         l->places[(*next)++] = (layout_place){ .tensor = t,

@@ -34,8 +34,10 @@ typedef struct {
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
+    int first_uses;    // the number of forward uses before backward; the others repeat them during backward
     int reading_uses;  // the number of backward uses that read parameters; they come first
-    int shared;        // used more than once, so it has private memory for parameters and gradients
+    int shared;        // used more than once, repetitions aside: it has private memory for parameters and
+                       // gradients
     int of;            // of a frozen unit: the table's unit that it belongs to; otherwise the unit itself
     int frozen;        // its frozen unit; -1: none
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
@@ -77,6 +79,12 @@ typedef struct {
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
 void layout_free(layout *l);
+
+// Returns the layer of a tensor that belongs to a unit of the table; -1: none does.
+static inline int layout_layer(const zero_tensor *t, int unit) {
+    const int step = t->unit_step ? t->unit_step : 1, from = unit - t->unit;
+    return from >= 0 && from % step == 0 && from / step < t->layers ? from / step : -1;
+}
 
 // Returns the place of a tensor's layer, or NULL with ZERO_ERR_MISUSE if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);

@@ -335,9 +335,10 @@ int params_acquire(zero *z, int unit) {
     return sharded ? 0 : open_whole(z, unit);
 }
 
+// Returns 1 if uses of the unit that read it are left in this micro-batch, repetitions aside.
 static int reads_left(const zero *z, int unit, pass_direction d) {
     const layout_unit *l = &z->layout.units[unit];
-    const int all = d == PASS_FORWARD ? l->forward_uses : l->reading_uses;
+    const int all = d == PASS_FORWARD ? l->first_uses : l->reading_uses;
     return (d == PASS_FORWARD || pass_mode(z) == ZERO_TRAIN) && pass_done(z, unit, d) < all;
 }
 
@@ -357,11 +358,13 @@ static int first_in_slots(const zero *z) {
 
 // A unit stays gathered while the step will read it again before another unit needs its memory. Private
 // memory is needed by no other. In the slots, backward begins with the unit that forward used last, and ends
-// with the table's first, with which the next micro-batch begins.
+// with the table's first, with which the next micro-batch begins. A unit whose forward is repeated is gathered
+// for that and again for its backward, since other units use the slots in between.
 static int kept_in_step(const zero *z, int unit) {
     const int is_own = z->params.units[unit].own != NULL;
+    const int repeats = pass_done(z, unit, PASS_FORWARD) > z->layout.units[unit].first_uses;
     if (reads_left(z, unit, PASS_FORWARD)) return is_own;
-    if (reads_left(z, unit, PASS_BACKWARD)) return is_own || !slots_are_needed(z, PASS_FORWARD);
+    if (reads_left(z, unit, PASS_BACKWARD)) return is_own || (!repeats && !slots_are_needed(z, PASS_FORWARD));
     if (pass_is_last(z)) return 0;
     const int is_first = unit == first_in_slots(z) && z->layout.units[unit].reading_uses > 0;
     return is_own || (is_first && !slots_are_needed(z, PASS_BACKWARD));

@@ -136,7 +136,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     for (int i = 0; i < z->layout.n_units; i++) {
         const layout_unit *l = &z->layout.units[i];
         p->uses[i][PASS_FORWARD].done = p->uses[i][PASS_BACKWARD].done = 0;
-        p->forward_left += l->forward_uses;
+        p->forward_left += l->first_uses;
         reads += l->forward_uses + l->reading_uses;
     }
     schedule_begin_pass(&z->schedule, mode, reads, pass_is_last(z));
@@ -176,7 +176,15 @@ int pass_may_open(zero *z, int unit, pass_direction d) {
                          unit, name);
     if (pass_is_open(z, unit, d))
         return zero_fail(ZERO_ERR_MISUSE, "pre_%s: unit %d (%s) is open already", names[d], unit, name);
-    if (z->pass.mode == ZERO_EVAL || pass_done(z, unit, d) < all_uses(z, unit, d)) return 0;
+    if (z->pass.mode == ZERO_EVAL) return 0;
+    const layout_unit *l = &z->layout.units[unit];
+    const int repeats = d == PASS_FORWARD && pass_done(z, unit, d) >= l->first_uses;
+    if (repeats && pass_done(z, unit, PASS_BACKWARD) == l->backward_uses)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "pre_forward: unit %d (%s): all its backward uses are over; the last %d of its %d "
+                         "forward uses (repeated_uses) come before",
+                         unit, name, l->forward_uses - l->first_uses, l->forward_uses);
+    if (pass_done(z, unit, d) < all_uses(z, unit, d)) return 0;
     return zero_fail(ZERO_ERR_MISUSE, "pre_%s: unit %d (%s) has had all its %d %s uses in this micro-batch",
                      names[d], unit, name, all_uses(z, unit, d), names[d]);
 }
@@ -231,7 +239,7 @@ int pass_close(zero *z, int unit, pass_direction d) {
                          unit, z->layout.units[unit].name, u->micro, z->pass.in_use);
     u->is_open = 0;
     u->done++;
-    z->pass.forward_left -= d == PASS_FORWARD;
+    z->pass.forward_left -= d == PASS_FORWARD && u->done <= z->layout.units[unit].first_uses;
     z->device.f->mark(&z->device, NULL, NULL);
     trace_end(&z->trace, &u->span, &(trace_event){ .kind = events[d], .unit = unit });
     return 0;

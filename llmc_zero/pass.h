@@ -24,7 +24,7 @@ struct pass {
     zero_mode mode;
     int micro, micro_of;
     int in_use;           // accumulate_layers: number of micro-batches that pass each use; else 1
-    int forward_left;     // forward uses left in this micro-batch
+    int forward_left;     // forward uses left in this micro-batch, repetitions aside
     zero_hyper promised;  // the update promised for the current or the next step; t 0: none
     double began_s;       // when the step's first micro-batch began
 };
@@ -68,7 +68,7 @@ zero_mode pass_mode(const zero *z);
 int pass_is_first(const zero *z);  // of the step's micro-batches
 int pass_is_last(const zero *z);
 int pass_micro_batches(const zero *z);    // that pass each use: more than 1 only with accumulate_layers
-int pass_forward_is_over(const zero *z);  // of this micro-batch
+int pass_forward_is_over(const zero *z);  // of this micro-batch: only repetitions are left
 // Returns how many uses of the unit are finished in this micro-batch.
 int pass_done(const zero *z, int unit, pass_direction d);
 int pass_is_open(const zero *z, int unit, pass_direction d);

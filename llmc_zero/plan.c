@@ -321,7 +321,7 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     for (const layout_unit *u = l->units; u < l->units + l->n_stored; u++)
         if (!c->inference || !u->shared)
             t->all_gather[ZERO_FOR_EVAL] += u->shard * low *
-                                            (u->shared ? u->forward_uses > 0 : u->forward_uses);
+                                            (u->shared ? u->first_uses > 0 : u->first_uses);
 }
 
 // Adds the bytes that the update moves for one state of a unit: to and from files, and across the bus to

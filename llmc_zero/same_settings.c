@@ -106,13 +106,18 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
         fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");
         for (int k = 0; k < t->n_dims && k < ZERO_MAX_DIMS; k++) fprintf(f, " %lld", (long long)t->dims[k]);
         fprintf(
-            f, ", layers %d from unit %d on, decay %.9g, backward_overwrites %d, lr_factor %.9g, frozen %d\n",
-            t->layers, t->unit, t->decay, t->backward_overwrites, t->lr_factor, t->frozen);
+            f,
+            ", layers %d from unit %d on in steps of %d, decay %.9g, backward_overwrites %d, lr_factor %.9g, "
+            "frozen %d\n",
+            t->layers, t->unit, t->unit_step, t->decay, t->backward_overwrites, t->lr_factor, t->frozen);
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];
-        fprintf(f, "unit %d = %s, uses forward %d, backward %d, of them %d only for gradients\n", i,
-                u->name ? u->name : "", u->forward_uses, u->backward_uses, u->gradient_only_uses);
+        fprintf(f,
+                "unit %d = %s, uses forward %d, of them %d repeated, backward %d, of them %d only for "
+                "gradients\n",
+                i, u->name ? u->name : "", u->forward_uses, u->repeated_uses, u->backward_uses,
+                u->gradient_only_uses);
     }
     int failed = ferror(f);
     if (!fclose(f) && !failed) return text;

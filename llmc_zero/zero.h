@@ -71,12 +71,14 @@ typedef struct {
     const char *name;             // used in messages and checkpoints
     int n_dims;                   // 1 to ZERO_MAX_DIMS
     int64_t dims[ZERO_MAX_DIMS];  // shape in one layer, slowest dimension first
-    int layers;               // number of layers that have this tensor; layer l belongs to unit `unit + l`
+    int layers;               // number of layers that have this tensor; layer l belongs to unit
+                              // unit + l * unit_step
     int unit;                 // the unit of layer 0
     float decay;              // factor of weight_decay; 0: none
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
     float lr_factor;          // factor of lr; 0 means 1
     int frozen;               // 1: never trained; no gradients, no optimizer states, and no traffic for them
+    int unit_step;            // units per layer; 0 means 1
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -89,6 +91,8 @@ typedef struct {
     int forward_uses;        // pairs of pre/post_forward in a micro-batch, 1 to 4096
     int backward_uses;       // pairs of pre/post_backward in a micro-batch, 1 to 4096
     int gradient_only_uses;  // how many of the last backward uses read no parameters: stage 3 gathers none
+    int repeated_uses;       // how many of the last forward uses only repeat earlier ones during backward, to
+                             // recompute activations: they gather the unit again, into shared memory
 } zero_unit;
 
 // -------- creation

@@ -73,7 +73,7 @@ static void sketch_tensor(int i, int l) {
 static int sketch_unit(zero *z, int unit) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         if (!t.model.tensors[i].per_layer == (unit == EMBEDDING))
-            sketch_tensor(i, unit == EMBEDDING ? 0 : unit - block(0));
+            sketch_tensor(i, unit == EMBEDDING ? 0 : unit - unit_of(&t.model, 0, 0));
     return zero_post_backward(z, unit);
 }
 
@@ -189,7 +189,7 @@ static int peak(double seconds) {
     const double BT = (double)t.model.B * t.model.T, C = t.model.config.channels;
     copied = (size_t)(BT * 4 * C) * gpt2_dtype_size(t.model.dtype);
     zero_check(zero_begin_eval(run.z));
-    zero_check(zero_pre_forward(run.z, block(0)));
+    zero_check(zero_pre_forward(run.z, unit_of(&t.model, 0, 0)));
     printf("matmul %.3f TFLOP/s\n", rate(matmul, seconds) * 6 * BT * C * C * 1e-12);
     printf("copies %.1f GB/s, read and written\n", rate(copy, seconds) * 2 * copied * 1e-9);
     return 0;

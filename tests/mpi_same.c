@@ -134,11 +134,11 @@ static void check_update(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, overwrites, frozen)                             \
-    "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on, decay " decay \
-    ", backward_overwrites " overwrites ", lr_factor 0, frozen " frozen
-#define TENSOR5(lr_factor)                                                                 \
-    "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, backward_overwrites 0, " \
+#define TENSOR2(name, elems, layers, unit, decay, overwrites, frozen)         \
+    "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit \
+    " on in steps of 0, decay " decay ", backward_overwrites " overwrites ", lr_factor 0, frozen " frozen
+#define TENSOR5(lr_factor)                                                                               \
+    "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on in steps of 0, decay 0, backward_overwrites 0, " \
     "lr_factor " lr_factor ", frozen 0"
     const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1", "0");
     DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1", "0"), ours);
@@ -154,16 +154,16 @@ static void check_tables(void) {
     DIFFERS(g.tensors[2].frozen = 1, TENSOR2("w", "5003", "4", "1", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1", "0"), ours);
     DIFFERS(g.n_tensors--, "no tensor 5", TENSOR5("0"));
-#define UNIT0(name, forward, backward, without)                                            \
-    "unit 0 = " name ", uses forward " forward ", backward " backward ", of them " without \
-    " only for gradients"
+#define UNIT0(name, forward, backward, without)                                           \
+    "unit 0 = " name ", uses forward " forward ", of them 0 repeated, backward " backward \
+    ", of them " without " only for gradients"
     ours = UNIT0("emb", "2", "2", "1");
     DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "2", "1"), ours);
     DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "1"), ours);
     DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "1"), ours);
     DIFFERS(g.units[0].gradient_only_uses = 0, UNIT0("emb", "2", "2", "0"), ours);
     DIFFERS(g.n_units--, "no unit 4",
-            "unit 4 = block 3, uses forward 1, backward 1, of them 0 only for gradients");
+            "unit 4 = block 3, uses forward 1, of them 0 repeated, backward 1, of them 0 only for gradients");
 }
 
 // -------- the trainer's lines

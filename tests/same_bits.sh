@@ -165,6 +165,31 @@ nvme@4 --offload-gradients nvme -r 3
 messages@8 -z 1
 nvme@4 -x 1 > window -z 1 -x 2 > offload@2 -x 3
 
+= units of one matrix, two ranks|2|--dtype bf16 -e l3h2c32v257t32
+window -z 0 --naive 1
+window --units matrix -r 0 --prefetch 0 -v 1 -m 2 -s 1 -g 4 -h 1 --hellaswag tests/reference_hellaswag.bin
+messages --units matrix ZERO_POISON=1 -z 2 -r 2 --overlap 1
+nvme --units matrix ZERO_POISON=1 -r 3 --prefetch 3 --overlap 1
+window -x 1 > nvme --units matrix -x 2 > window -z 1 -x 3
+offload --units matrix -r 3 -x 1 > messages -z 2 --units matrix -x 2 > updates -x 3
+
+= units of one matrix, micro-batches|4|--dtype bf16 -d 512 -e l3h2c32v257t32 --clip 0
+window -z 2
+window --units matrix
+nvme --units matrix -r 3 --offload-gradients nvme --overlap 1 --sub-group-size 2048
+
+= units of one matrix, by layers|4|--dtype bf16 -d 768 -e l3h2c32v257t32 --accumulate layers
+window -z 0 -r 0
+window --units matrix -r 0
+messages --units matrix ZERO_POISON=1 -z 1 -r 2
+window --units matrix ZERO_POISON=1 -r 3 --overlap 1
+nvme --units matrix --offload-gradients nvme
+
+= units of one matrix, any ranks|1|--dtype bf16 -d 512 -e l3h2c32v257t32 --any-ranks 1
+window -z 0
+window@4 --units matrix -r 3
+nvme@2 --units matrix -x 1 > offload@4 -x 2 > window -z 0 --units matrix -x 3
+
 = an update during backward|2|--dtype bf16 -d 256 --clip 0
 window -z 2
 nvme --offload-gradients nvme --overlap 1 --sub-group-size 2048
@@ -235,6 +260,24 @@ window -z 0 -r 0
 window -z 2 -r 2 CUDA_STAND_IN=rival
 window --cpu-checkpointing CUDA_STAND_IN=lag ZERO_POISON=1
 window --cpu-checkpointing CUDA_STAND_IN=lazy CUDA_STAND_IN_ORDER=backward
+
+= cuda: units of one matrix, matmuls compute GELU and bias gradients|1|--dtype bf16 -ge 2 -e l5h2c32v257t16
+window -z 0 -r 1
+window --units matrix -z 2 -r 2 CUDA_STAND_IN=rival
+window --units matrix -r 3 CUDA_STAND_IN=lag
+window --units matrix --cpu-checkpointing CUDA_STAND_IN=lazy ZERO_POISON=1
+window --units matrix --cpu-checkpointing CUDA_STAND_IN=rival CUDA_STAND_IN_ORDER=backward
+
+= cuda: units of one matrix, the level of recompute is chosen|1|--dtype bf16 -ge 2
+window
+window --units matrix
+
+= cuda: units of one matrix, three micro-batches by layers|2|--dtype bf16 -d 192 -e l3h2c32v257t16 -ge 2 \
+--accumulate layers
+host -z 0 -r 1
+nccl --units matrix -r 2 CUDA_STAND_IN=rival
+nccl --units matrix -r 3 ZERO_POISON=1 CUDA_STAND_IN=lag
+nvme --comm host --units matrix -r 1 CUDA_STAND_IN=lag
 
 = cuda: four micro-batches by layers|2|--dtype bf16 -d 256 -e l3h2c32v257t16 --accumulate layers
 host -z 0 -r 1

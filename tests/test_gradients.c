@@ -95,6 +95,7 @@ static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
 typedef struct {
     gpt2_dtype dtype;
     int stage, recompute, micro_batches, chunk;
+    int has_parts;  // 1: a block is several units
 } Setting;
 
 static GPT2 model;
@@ -113,7 +114,7 @@ static int capture_post_backward(zero *zp, int unit) {
     // The LM head uses it first. The encoder then adds to the same gradient, which completes it.
     int complete = unit != EMBEDDING || embedding_uses++ % 2;
     if (complete) FOR_EACH_TENSOR(i, l) {
-            if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
+            if ((model.tensors[i].per_layer ? unit_of(&model, l, part_of(i)) : EMBEDDING) != unit) continue;
             const void *g = zero_grad(zp, i, l);
             assert_non_null(g);
             for (int64_t k = 0; k < model.tensors[i].elems; k++)
@@ -150,6 +151,7 @@ static void start(Setting s) {
                     .B = ref.B / s.micro_batches,
                     .T = ref.T,
                     .micro_batches = s.micro_batches,
+                    .units_a_block = s.has_parts ? BLOCK_PARTS : 1,
                     .recompute = s.recompute,
                     .cache_rows = 2,
                     .cache_T = ref.T,
@@ -276,11 +278,12 @@ static void test_finite_differences(void **state) {
 // different settings, compared with each other
 
 static void test_same_bits(void **state) {
-    static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
-                                        { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
-                                        { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 },
-                                        { GPT2_F32, 3, 2, 1, 0 }, { GPT2_F32, 0, 3, 1, 0 },
-                                        { GPT2_F32, 3, 3, 1, 0 } };
+    static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 },    { GPT2_F32, 0, 1, 1, 0 },
+                                        { GPT2_F32, 0, 2, 1, 0 },    { GPT2_F32, 1, 1, 1, 0 },
+                                        { GPT2_F32, 2, 1, 1, 0 },    { GPT2_F32, 3, 0, 1, 0 },
+                                        { GPT2_F32, 3, 2, 1, 0 },    { GPT2_F32, 0, 3, 1, 0 },
+                                        { GPT2_F32, 3, 3, 1, 0 },    { GPT2_F32, 3, 0, 1, 0, 1 },
+                                        { GPT2_F32, 1, 3, 1, 0, 1 }, { GPT2_F32, 3, 3, 1, 0, 1 } };
     float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
         zero_step_result result;

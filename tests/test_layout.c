@@ -52,12 +52,25 @@ static const zero_unit frozen_units[] = {
     { "all", 1, 1, 0 },          { "all, shared", 2, 2, 0 }, { "none", 1, 1, 0 },
 };
 
+// Layers of two units each, of which the first repeats its forward
+static const zero_tensor parts_tensors[] = {
+    { "wte", 1, { 1000 }, 1, 0, 1, 1 },
+    { "w", 1, { 4097 }, 3, 1, 1, 1, .unit_step = 2 },
+    { "b", 1, { 127 }, 3, 2, 0, 0, .unit_step = 2 },
+    { "v", 1, { 600 }, 2, 2, 1, 0, .unit_step = 4, .frozen = 1 },
+};
+static const zero_unit parts_units[] = {
+    { "emb", 2, 2, 1 }, { "w0", 2, 1, 0, 1 }, { "b0", 1, 1, 0 }, { "w1", 2, 1, 0, 1 },
+    { "b1", 1, 1, 0 },  { "w2", 3, 1, 0, 1 }, { "b2", 1, 1, 0 },
+};
+
 #define MODEL(m)                                                              \
     {                                                                         \
 #m, m##_tensors, sizeof m##_tensors / sizeof *m##_tensors, m##_units, \
             sizeof m##_units / sizeof *m##_units                              \
     }
-static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(shared), MODEL(frozen) };
+static const model models[] = { MODEL(one),    MODEL(tied),   MODEL(mixed),
+                                MODEL(shared), MODEL(frozen), MODEL(parts) };
 static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
 enum { MODELS = ROWS(models), SIZES = ROWS(bucket_sizes), MAX_RANKS = 9 };
 
@@ -99,7 +112,8 @@ static void check_places(const model *m, const layout *l) {
                         p->elems == zero_tensor_elems(&m->tensors[t]) && p->decay == m->tensors[t].decay);
             assert_ptr_equal(p, &l->places[l->place_of[places]]);  // place_of is tensor-major
             const layout_unit *u = &l->units[p->unit];
-            assert_int_equal(layout_unit_of(l, p), m->tensors[t].unit + layer);
+            const int step = m->tensors[t].unit_step ? m->tensors[t].unit_step : 1;
+            assert_int_equal(layout_unit_of(l, p), m->tensors[t].unit + layer * step);
             assert_int_equal(p->unit >= l->n_units, m->tensors[t].frozen);
             assert_in_range(p - l->places, u->first_place, u->first_place + u->n_places - 1);
             assert_int_equal(p->offset % ALIGN_ELEMS, 0);
@@ -136,7 +150,9 @@ static void check_shards(const model *m, const layout *l) {
                     (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than necessary
         assert_int_equal(u->base, flat);
         assert_int_equal(u->shard_base, shards);
-        assert_int_equal(u->shared, m->units[u->of].forward_uses > 1 || m->units[u->of].backward_uses > 1);
+        const zero_unit *given = &m->units[u->of];
+        assert_int_equal(u->shared,
+                         given->forward_uses - given->repeated_uses > 1 || given->backward_uses > 1);
         if (i < l->n_units && !u->shared && u->padded > largest) largest = u->padded;
         if (!u->shared && u->slot_elems > slot) slot = u->slot_elems;
         elems += sum;
@@ -274,6 +290,8 @@ static void test_refused(void **state) {
         { "(wide)", SECOND({ "wide", 1, { 8 }, 1, 1, 0, 0 }), { U }, 1 },
         { "(wide)", { W(2), { "wide", 1, { 8 }, 2, 1, 0, 0 } }, 2, { U, { "v", 1, 1, 0 } }, 2 },
         { "(wide)", SECOND({ "wide", 1, { 8 }, INT32_MAX, 1, 0, 0 }), { U, { "v", 1, 1, 0 } }, 2 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, 2, 0, .unit_step = 2 }), { U, { "v", 1, 1, 0 } }, 2 },
+        { "(wide)", SECOND({ "wide", 1, { 8 }, 1, 0, .unit_step = -1 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 0, { 8 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 2, { 8, 0 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 }), { U }, 1 },
@@ -291,6 +309,8 @@ static void test_refused(void **state) {
         { "unit 1 (v)", ALONE(W(2)), { U, { "v", 0, 1, 0 } }, 2 },
         { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 0, 0 } }, 2 },
         { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 2, 3 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 2, 1, 0, 2 } }, 2 },
+        { "unit 1 (v)", ALONE(W(2)), { U, { "v", 2, 1, 0, -1 } }, 2 },
         { "unit 1 (v) has no", ALONE(W(1)), { U, { "v", 1, 1, 0 } }, 2 },
     };
     // clang-format on

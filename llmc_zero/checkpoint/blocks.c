@@ -16,6 +16,7 @@ static const double alone_s = 300;                // the disk's time limit if no
 _Static_assert(RING_BYTES % BLOCK_BYTES == 0, "a buffer holds whole blocks");
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t whole_pages(int64_t bytes) { return bytes / FILE_ALIGN * FILE_ALIGN; }
 
 // -------- buffers
@@ -278,30 +279,42 @@ static int read_bytes(block_reader *b, int file, int64_t at, int64_t bytes, void
     return 0;
 }
 
-// Sets how far to read ahead. The part's next saved state follows in the file and is read ahead if the whole
-// part is needed.
-static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
-    const int64_t last = p->from + p->elems, needed = smaller(last, b->needs_until) - p->from;
-    const int is_all = b->needs_from <= p->from && last <= b->needs_until;
+// Sets how far to read ahead in a stretch. The part's next saved state follows in the file and is read ahead
+// if the whole part is needed.
+static void read_ahead_in(block_reader *b, const saved_stretch *s, const saved_part *p, int saved) {
+    const int64_t shift = s->saved_from - s->from, last = p->from + p->elems;
+    const int64_t until = smaller(b->needs_until, s->from + s->elems) + shift;
+    const int64_t needed = smaller(last, until) - p->from;
+    const int is_all = larger(b->needs_from, s->from) + shift <= p->from && last <= until;
     b->until = is_all ? INT64_MAX : p->at[saved] + needed * (int64_t)sizeof(float);
 }
 
-// Reads the elements of a unit's range [from, from + n) that are in the part.
-static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
-                        float *to) {
-    const int64_t begin = p->from > from ? p->from : from, end = smaller(p->from + p->elems, from + n);
+// Reads the elements of the saved unit's range [from, from + n), of a stretch, that are in the part.
+static int read_overlap(block_reader *b, int file, const saved_stretch *s, const saved_part *p, int saved,
+                        int64_t from, int64_t n, float *to) {
+    const int64_t begin = larger(p->from, from), end = smaller(p->from + p->elems, from + n);
     const int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
     if (end <= begin) return 0;
-    read_ahead_in(b, p, saved);
+    read_ahead_in(b, s, p, saved);
     return read_bytes(b, file, at, (end - begin) * (int64_t)sizeof(float), to + begin - from);
+}
+
+static int read_stretch(block_reader *b, const saved_stretch *s, int saved, int64_t from, int64_t n,
+                        float *to) {
+    for (int i = 0; i < b->m->n_files; i++) {
+        const manifest_file *f = &b->m->files[i];
+        for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
+            if (p->unit == s->saved_unit) ZERO_TRY(read_overlap(b, i, s, p, saved, from, n, to));
+    }
+    return 0;
 }
 
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to) {
     memset(to, 0, n * sizeof *to);
-    for (int i = 0; i < b->m->n_files; i++) {
-        const manifest_file *f = &b->m->files[i];
-        for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
-            if (p->unit == unit) ZERO_TRY(read_overlap(b, i, p, saved, from, n, to));
+    for (const saved_stretch *s = b->m->stretches; s < b->m->stretches + b->m->n_stretches; s++) {
+        const int64_t begin = larger(s->from, from), end = smaller(s->from + s->elems, from + n);
+        if (s->unit != unit || end <= begin) continue;
+        ZERO_TRY(read_stretch(b, s, saved, begin - s->from + s->saved_from, end - begin, to + begin - from));
     }
     return 0;
 }

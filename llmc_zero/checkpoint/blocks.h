@@ -54,7 +54,8 @@ int writer_end(file_writer *w, int rc);
 
 typedef struct {
     const manifest *m;
-    // Set by the caller: the elements of each unit that it needs. No others are read ahead. Default: all.
+    // Set by the caller: the elements of the model's unit that it needs. No others are read ahead. Default:
+    // all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
     int file;       // the open one; -1: none
@@ -67,9 +68,9 @@ typedef struct {
 
 // Returns 0, or ZERO_ERR_MEMORY. Call blocks_end in either case. m must outlive b. work: see ring.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work);
-// Reads elements [from, from + n) of a unit of a saved state, from the files that have them. Elements in no
-// file are padding and are set to 0. Returns 0, or ZERO_ERR_IO with a message that names the file and the
-// offset.
+// Reads elements [from, from + n) of a unit of the model and of a saved state, from the files that have them.
+// Elements in no file are padding and are set to 0. Returns 0, or ZERO_ERR_IO with a message that names the
+// file and the offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
 // Reads and checks a whole file. Returns the same errors as blocks_read_unit.
 int blocks_check_file(block_reader *b, int file);

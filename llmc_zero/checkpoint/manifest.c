@@ -22,8 +22,10 @@ static json_t *append(json_t *rows, json_t *row) {
 static json_t *tensor_row(const zero_tensor *t) {
     json_t *dims = json_array();
     for (int i = 0; i < t->n_dims; i++) dims = append(dims, json_integer(t->dims[i]));
-    return json_pack("{s:s, s:o, s:i, s:i, s:b, s:o*}", "name", t->name, "dims", dims, "layers", t->layers,
-                     "unit", t->unit, "decay", t->decay != 0, "frozen", t->frozen ? json_true() : NULL);
+    return json_pack("{s:s, s:o, s:i, s:i, s:o*, s:b, s:o*}", "name", t->name, "dims", dims, "layers",
+                     t->layers, "unit", t->unit, "unit_step",
+                     t->unit_step > 1 ? json_integer(t->unit_step) : NULL, "decay", t->decay != 0, "frozen",
+                     t->frozen ? json_true() : NULL);
 }
 
 static json_t *all_tensors(const layout *l) {
@@ -352,8 +354,10 @@ void manifest_free(manifest *m) {
         free(m->files[i].parts);
     }
     free(m->files);
+    free(m->stretches);
     json_decref(m->root);
     m->files = NULL;
+    m->stretches = NULL;
     m->root = NULL;
 }
 
@@ -397,7 +401,8 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
     if (json_is_array(here)) return same_rows(m, where, here, there);
     if (!json_is_object(here)) return json_equal(here, there) ? 0 : differs(m, where, here, there);
     json_object_foreach((json_t *)here, key, value) {
-        if (!strcmp(key, "decay")) continue;  // a run may change which tensors decay
+        // a run may change which tensors decay, and the division into units
+        if (!strcmp(key, "decay") || !strcmp(key, "unit") || !strcmp(key, "unit_step")) continue;
         snprintf(what, sizeof what, "%.150s%s%s", where, *where ? ": " : "", key);
         ZERO_TRY(same(m, what, value, json_object_get(there, key)));
     }
@@ -406,38 +411,113 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
     return differs(m, what, NULL, json_object_get(there, "frozen"));
 }
 
-// Checks that the parts of each unit follow each other without gaps, in the order of the files. have
-// (n_stored): counts the elements found.
-static int count_parts(const manifest *m, const layout *l, int64_t *have) {
+// -------- the saved units
+
+static const json_t *saved_unit(const manifest *m, int unit) {
+    return json_array_get(json_object_get(m->root, "units"), unit);
+}
+static int n_saved_units(const manifest *m) {
+    return (int)json_array_size(json_object_get(m->root, "units"));
+}
+static int64_t saved_extent(const manifest *m, int unit) {
+    return json_integer_value(json_object_get(saved_unit(m, unit), "elems"));
+}
+
+// Finds a tensor's place in the model, and notes in found[place] where the saved unit has it.
+static int find_place(const manifest *m, const layout *l, int unit, const json_t *row, const char *where,
+                      saved_stretch *found) {
+    int64_t tensor, layer, offset;
+    ZERO_TRY(get_count(m, row, where, "tensor", 0, l->n_tensors - 1, &tensor));
+    ZERO_TRY(get_count(m, row, where, "layer", 0, l->tensors[tensor].layers - 1, &layer));
+    const layout_place *p = layout_find(l, (int)tensor, (int)layer);
+    const int64_t last = saved_extent(m, unit) - p->elems;
+    if (last < 0) return wrong(m, where, "elems", "at least the number of elements of its tensors");
+    ZERO_TRY(get_count(m, row, where, "offset", 0, last, &offset));
+    saved_stretch *s = &found[p - l->places];
+    const int is_frozen = json_is_true(json_object_get(saved_unit(m, unit), "frozen"));
+    if (s->elems || is_frozen != (p->unit >= l->n_units))
+        return zero_fail(ZERO_ERR_IO, "%s: %slayer %d of tensor %s is %s", m->path, where, (int)layer,
+                         l->tensors[tensor].name,
+                         s->elems ? "in another unit too" : "frozen in only one of the two tables");
+    *s = (saved_stretch){ p->unit, unit, p->offset, p->elems, offset };
+    return 0;
+}
+
+// found: (n_places)
+static int find_places(const manifest *m, const layout *l, saved_stretch *found) {
+    for (int u = 0; u < n_saved_units(m); u++) {
+        const json_t *rows;
+        char where[40];
+        int64_t elems;
+        snprintf(where, sizeof where, "unit %d: ", u);
+        ZERO_TRY(get_count(m, saved_unit(m, u), where, "elems", 0, INT64_MAX / 8, &elems));
+        ZERO_TRY(get_array(m, saved_unit(m, u), where, "tensors", &rows));
+        for (size_t i = 0; i < json_array_size(rows); i++)
+            ZERO_TRY(find_place(m, l, u, json_array_get(rows, i), where, found));
+    }
+    for (int i = 0; i < l->n_places; i++)
+        if (!found[i].elems)
+            return zero_fail(ZERO_ERR_IO, "%s: no unit has layer %d of tensor %s", m->path,
+                             l->places[i].layer, l->tensors[l->places[i].tensor].name);
+    return 0;
+}
+
+// Joins neighbours that are also neighbours in the checkpoint, with the padding between them, so that they
+// are read together.
+static int join(saved_stretch *all, int n) {
+    saved_stretch *last = all;
+    for (const saved_stretch *s = all + 1; s < all + n; s++) {
+        const int follows = s->unit == last->unit && s->saved_unit == last->saved_unit &&
+                            s->saved_from - last->saved_from == s->from - last->from;
+        if (follows)
+            last->elems = s->from + s->elems - last->from;
+        else
+            *++last = *s;
+    }
+    return (int)(last - all) + 1;
+}
+
+static int find_stretches(manifest *m, const layout *l) {
+    m->stretches = calloc(l->n_places, sizeof *m->stretches);
+    if (!m->stretches) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);
+    ZERO_TRY(find_places(m, l, m->stretches));
+    m->n_stretches = join(m->stretches, l->n_places);
+    return 0;
+}
+
+// Checks that the parts of each saved unit follow each other without gaps, in the order of the files. have:
+// counts the elements found.
+static int count_parts(const manifest *m, int n_units, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {
-            if (p->unit >= l->n_stored || p->from != have[p->unit] ||
-                p->elems > layout_extent(l, p->unit) - p->from)
+            if (p->unit >= n_units || p->from != have[p->unit] ||
+                p->elems > saved_extent(m, p->unit) - p->from)
                 return zero_fail(ZERO_ERR_IO,
                                  "%s: file %s: the part of unit %d that begins at element %lld does not "
                                  "follow the previous one",
                                  m->path, f->name, p->unit, (long long)p->from);
             have[p->unit] += p->elems;
         }
-    for (int u = 0; u < l->n_stored; u++)
-        if (have[u] != layout_extent(l, u))
-            return zero_fail(ZERO_ERR_IO, "%s: unit %d (%s): the files have %lld of its %lld elements",
-                             m->path, u, l->units[u].name, (long long)have[u],
-                             (long long)layout_extent(l, u));
+    for (int u = 0; u < n_units; u++)
+        if (have[u] != saved_extent(m, u))
+            return zero_fail(ZERO_ERR_IO, "%s: unit %d: the files have %lld of its %lld elements", m->path, u,
+                             (long long)have[u], (long long)saved_extent(m, u));
     return 0;
 }
 
-static int check_parts(const manifest *m, const layout *l) {
-    int64_t *have = calloc(l->n_stored, sizeof *have);
-    int rc = have ? count_parts(m, l, have) : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);
+static int check_parts(const manifest *m) {
+    const int n_units = n_saved_units(m);
+    int64_t *have = calloc(n_units, sizeof *have);
+    int rc = have ? count_parts(m, n_units, have) : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);
     free(have);
     return rc;
 }
 
-int manifest_check_model(const manifest *m, const layout *l) {
-    json_t *tables = json_pack("{s:o, s:o}", "tensors", all_tensors(l), "units", all_units(l));
-    int rc = tables ? same(m, "", tables, m->root)
-                    : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the tables", m->path);
-    json_decref(tables);
-    return rc ? rc : check_parts(m, l);
+int manifest_check_model(manifest *m, const layout *l) {
+    json_t *rows = all_tensors(l);
+    int rc = rows ? same(m, "tensors", rows, json_object_get(m->root, "tensors"))
+                  : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the tables", m->path);
+    json_decref(rows);
+    if (!rc) rc = find_stretches(m, l);
+    return rc ? rc : check_parts(m);
 }

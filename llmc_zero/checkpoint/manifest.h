@@ -25,6 +25,13 @@ static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
+// A checkpoint may divide the tensors into other units than the model: elements [from, from + elems) of the
+// model's unit are elements [saved_from, saved_from + elems) of the saved unit.
+typedef struct {
+    int unit, saved_unit;
+    int64_t from, elems, saved_from;
+} saved_stretch;
+
 typedef struct {
     char path[PATH_MAX];
     int n_files;
@@ -38,6 +45,9 @@ typedef struct {
     uint64_t digest;
     int64_t block_bytes;
     zero_dtype dtype;  // of the run that saved it
+    // only after manifest_check_model:
+    saved_stretch *stretches;  // of all units of the model, in order
+    int n_stretches;
 } manifest;
 // Returns the manifest's text for the files that this job has written. The caller frees it. NULL: out of
 // memory.
@@ -48,8 +58,9 @@ int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
 // Sets *text to the trainer's object, which the caller frees.
 int manifest_text(const manifest *m, char **text);
-// Returns 0 if the model has the same tables and the files have each of its elements exactly once. Otherwise
-// returns ZERO_ERR_ARGUMENT and reports the first difference, or ZERO_ERR_IO and reports the file.
-int manifest_check_model(const manifest *m, const layout *l);
+// Returns 0 if the model has the same tensors and the files have each element of the saved units exactly
+// once, and sets the stretches. Otherwise returns ZERO_ERR_ARGUMENT and reports the first difference, or
+// ZERO_ERR_IO and reports the file.
+int manifest_check_model(manifest *m, const layout *l);
 
 #endif

@@ -201,14 +201,14 @@ static const fuzz_damage false_values[] = {
     { "\"wte\"", "\"wtf\"", "another model: tensors[0] wte: name is \"wte\" here and \"wtf\"" },
     { "    20\n", "130\n", "another model: tensors[1] lnw: dims[0] is 20 here and 130" },
     { "\"layers\": 2", "\"layers\": 3", "another model: tensors[1] lnw: layers is 2 here and 3" },
-    { "\"unit\": 1,\n   \"decay\"", "\"unit\": 2,\n   \"decay\"",
-      "another model: tensors[1] lnw: unit is 1 here and 2" },
-    { "\"tensors\": [\n    {", "\"tensors\": [], \"other\": [\n    {",
-      ": tensors has 1 rows here and 0 there" },
-    { "\"tensor\": 0", "\"tensor\": 1", ": tensors[0]: tensor is 0 here and 1" },
-    { "\"layer\": 0", "\"layer\": 1", ": tensors[0]: layer is 0 here and 1" },
-    { "\"elems\": 90", "\"elems\": 7", "another model: units[0] emb: elems is " },
-    { "\"offset\": 0", "\"offset\": 128", ": tensors[0]: offset is 0 here and 128" },
+    { "\"unit\": 1,\n   \"decay\"", "\"unit\": 2,\n   \"decay\"", NULL },  // another division into units
+    { "\"tensors\": [\n    {", "\"tensors\": [], \"other\": [\n    {", "no unit has layer 0 of tensor wte" },
+    { "\"tensor\": 0", "\"tensor\": 1", "unit 1: layer 0 of tensor lnw" },
+    { "\"tensor\": 0", "\"tensor\": 9", "unit 0: \"tensor\" must be" },
+    { "\"layer\": 0", "\"layer\": 1", "unit 0: \"layer\" must be" },
+    { "\"elems\": 90", "\"elems\": 7", "unit 0: \"elems\" must be" },
+    { "\"elems\": 90", "\"elems\": 100", "the files have 90 of its 100 elements" },
+    { "\"offset\": 0", "\"offset\": 128", "unit 0: \"offset\" must be" },
 };
 
 const fuzz_target fuzz_checkpoint = { .name = "checkpoint",

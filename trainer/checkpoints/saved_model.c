@@ -36,7 +36,7 @@ static void close_checkpoint(void *ctx) {
 }
 
 static int open_tensors(Opened *o, const char *folder, const GPT2Config *config) {
-    GPT2 model = { .config = *config };
+    GPT2 model = { .config = *config, .units_a_block = 1 };  // however the checkpoint divides it
     gpt2_tensors(&model.config, model.tensors);
     run.describe(&model);
     const PluginTables *t = &model.tables;

@@ -346,6 +346,10 @@ void settle_options(void) {
     if (opt.any_ranks && option_is_given(option_named("--accumulate")) && strcmp(opt.accumulate, "layers"))
         die("option --any-ranks 1: it needs --accumulate layers, not %s", opt.accumulate);
     if (opt.any_ranks) opt.accumulate = "layers";
+    if (opt.cpu_checkpointing && !strcmp(opt.units, "matrix") && !strcmp(opt.accumulate, "layers"))
+        die("option --units matrix: with --accumulate layers each matrix passes all micro-batches before the "
+            "next, so a block's input cannot go to the host; leave out --cpu-checkpointing, or use --units "
+            "block or --accumulate batches");
     if (opt.hellaswag && !opt.val_batches)
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     for (const Option *o = option_table; o < option_table + num_options; o++)

@@ -87,7 +87,7 @@ typedef struct {
     double seconds;
 } Choice;
 
-enum { MOST_CHOICES = 1024, MOST_MISSES = 16, SHOWN = 3 };
+enum { MOST_CHOICES = 1024, MOST_MISSES = 64, SHOWN = 3 };
 typedef struct {
     Search s;
     StepTimer timer;
@@ -136,11 +136,11 @@ static double seconds_of(Fit *f, const Choice *c, int exactly) {
 // Returns 1 if a choice that fits has the same stage and accumulation, and no less of anything that saves
 // memory and costs time.
 static int is_dominated(const Fit *f) {
-    static const int costs_time[] = { RECOMPUTE, TIERS, BATCHES };
+    static const int costs_time[] = { RECOMPUTE, TIERS, BATCHES, UNITS };
     const int *level = f->s.level;
     for (const Choice *c = f->fits; c < f->fits + f->n_fits; c++) {
         int is_less = c->level[STAGES] != level[STAGES] || c->level[ACCUMULATE] != level[ACCUMULATE];
-        for (int i = 0; i < 3; i++) is_less |= c->level[costs_time[i]] > level[costs_time[i]];
+        for (int i = 0; i < 4; i++) is_less |= c->level[costs_time[i]] > level[costs_time[i]];
         if (!is_less) return 1;
     }
     return 0;
@@ -268,4 +268,5 @@ void print_fastest(const GPT2 *model, int micro_batches, StepTimer timer, void *
     free(all);
     opt = given;
     settle_overlap();
+    search_end(&f.s);
 }

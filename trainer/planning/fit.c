@@ -40,10 +40,12 @@ static size_t device_bytes(void) {
 
 // Returns the memory left on a device without recomputation, at the stage that needs the most. Bits depend on
 // the result, so it depends only on the device's size, the model, the batch and settings that change bits
-// anyway, not on the stage or the memory that is free now. An eighth of the device is reserved for the CUDA
-// context, NCCL and the layers' scratch.
+// anyway, not on the stage, the units or the memory that is free now. An eighth of the device is reserved for
+// the CUDA context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
+    kept.units_a_block = 1;
+    run.describe(&kept);
     zero_config plain = zero_defaults();
     plain.device = config->device;
     plain.micro_batches = config->micro_batches;
@@ -51,9 +53,10 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     plain.comm.nccl = 0;
     size_t device = device_bytes(), largest = 0;
     for (int stage = 0; stage <= 3; stage++) {
-        size_t bytes = plugin_bytes(model, &plain, stage);
+        size_t bytes = plugin_bytes(&kept, &plain, stage);
         if (bytes > largest) largest = bytes;
     }
+    free_tables(&kept);
     kept.recompute = 0;
     kept.chunk = 0;  // the rest is for the logits
     kept.scratch_bytes = 0;
@@ -178,7 +181,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
         if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
         tried.recompute = 1;
     }
-    while (tried.recompute < MOST_RECOMPUTE) {
+    while (tried.recompute < most_chosen_recompute(model)) {
         if (activation_bytes(&tried, ZERO_DEVICE) + reserve <= left) break;
         tried.recompute++;
     }

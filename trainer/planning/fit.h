@@ -6,6 +6,11 @@
 #include "../running/activations.h"
 
 enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
+// Returns the highest level that a run chooses by itself. The plugin must know before it allocates that whole
+// blocks of several units are recomputed.
+static inline int most_chosen_recompute(const GPT2 *model) {
+    return model->units_a_block > 1 ? MOST_RECOMPUTE - 1 : MOST_RECOMPUTE;
+}
 
 // Sets model->chunk and, without -r, model->recompute. Also plans the layers, using --tune's file if given.
 // Call it before allocating the activations. Once the plugin exists, this is collective: all ranks use the

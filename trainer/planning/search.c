@@ -85,6 +85,7 @@ static int set_options(const Search *s) {
     if (opt.B != s->given.B || opt.T != s->given.T) opt.total_batch = (int)s->tokens;
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
     if (s->level[ACCUMULATE]) opt.accumulate = "layers";
+    if (s->level[UNITS]) opt.units = "matrix";
     if (s->level[BUCKETS]) opt.zero.reduce_bucket_size = s->bucket_elems << s->level[BUCKETS];
     opt.zero.prefetch <<= s->level[PREFETCH];
     return set_tiers(s);
@@ -120,7 +121,8 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
 // Returns the plugin's memory at this level. It does not depend on the batch or on recompute, and on the
 // number of micro-batches only through the sums over them.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    if (s->level[BUCKETS] || s->level[PREFETCH]) return plan_of_level(s, config);
+    const int is_usual = s->model.units_a_block == 1 && !s->level[BUCKETS] && !s->level[PREFETCH];
+    if (!is_usual) return plan_of_level(s, config);
     const int sums = doublings(config->micro_batches);
     Bytes *b = &s->plans[s->level[ACCUMULATE]][sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     if (!b->on[ZERO_DEVICE]) *b = plan_of_level(s, config);
@@ -142,6 +144,21 @@ static zero_config config_of_level(const Search *s) {
     return config;
 }
 
+// Units of less than a block depend on the level of recompute.
+static void describe_units(Search *s) {
+    GPT2 *m = &s->model;
+    const int units_a_block = strcmp(opt.units, "matrix") ? 1 : 4;
+    if (units_a_block == 1 && m->units_a_block == 1) return;
+    if (s->is_described) free_tables(m);
+    m->units_a_block = units_a_block;
+    run.describe(m);
+    s->is_described = 1;
+}
+
+void search_end(Search *s) {
+    if (s->is_described) free_tables(&s->model);
+}
+
 Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     if (!set_options(s)) return nowhere;
@@ -157,6 +174,8 @@ Bytes bytes_of_level(Search *s) {
     m->by_layers = config.accumulate_layers;
     m->recompute = opt.recompute;
     m->inputs_on_host = opt.cpu_checkpointing && on_cuda();
+    describe_units(s);
+    if (m->units_a_block > 1 && m->by_layers && m->inputs_on_host) return nowhere;
     if (!is_planned && plan_layers(m, &config)) {
         m->chunk = 0;
         return nowhere;
@@ -224,7 +243,7 @@ void search_from_request(Search *s, const GPT2 *model, const zero_config *config
     begin(s, model, config);
     Options *given = &s->given;
     given->recompute = model->recompute;
-    if (given->recompute < 0) given->recompute = on_cuda() ? MOST_RECOMPUTE : 1;
+    if (given->recompute < 0) given->recompute = on_cuda() ? most_chosen_recompute(model) : 1;
     s->now = *given;
     s->beside = bytes_beside(config);
     s->levels[STAGES] = 4 - given->zero.stage;
@@ -267,6 +286,7 @@ void search_all(Search *s, const GPT2 *model, const zero_config *config) {
         s->levels[BATCHES] = 1 + divisors_below(now->B);
     }
     if (!is_set("--accumulate")) s->levels[ACCUMULATE] = 2;
+    if (!is_set("--units")) s->levels[UNITS] = 2;
     if (!is_set("--bucket")) s->levels[BUCKETS] = LARGER_BUCKETS;
     if (!is_set("--prefetch")) s->levels[PREFETCH] = LARGER_PREFETCH;
 }

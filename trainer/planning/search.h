@@ -19,6 +19,7 @@ enum {
     BATCHES,
     ONE_MICRO_BATCH,
     ACCUMULATE,
+    UNITS,
     COARSE,
     BUCKETS = COARSE,
     PREFETCH,
@@ -39,6 +40,7 @@ typedef struct {
     size_t more;       // bytes that the process needs in addition with the options of this level
     int level[CHANGES], levels[CHANGES];
     int tier_is_fixed[TIER_OPTIONS];
+    int is_described;      // 1: the model's tables are the search's own
     int64_t bucket_elems;  // of the default bucket
     GPT2 model;            // with the options of this level
     // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
@@ -50,6 +52,7 @@ void search_from_request(Search *s, const GPT2 *model, const zero_config *config
 // Begins a search through all sets of options with the same results, -r and micro-batches apart, that keep
 // what the user has set. Level 0 has the largest batch and all activations.
 void search_all(Search *s, const GPT2 *model, const zero_config *config);
+void search_end(Search *s);
 // Advances to the next level. Returns 0 after the last, which is followed by the first.
 int next_level(Search *s);
 // Sets opt and s->model to this level. Returns the memory that a rank needs; so much that it fits nowhere if

@@ -87,6 +87,12 @@ static void print_zero(const zero_job *job) {
            reason_of("overlap"), opt.zero.prefetch);
 }
 
+static void print_units(const GPT2 *model) {
+    if (model->units_a_block == 1) return;
+    print0("units      %d: %d a block, one for each matrix, and one for the embeddings\n",
+           model->tables.n_units, model->units_a_block);
+}
+
 static void print_hosts(const zero_job *job) {
     if (job->ranks_on_host != run.ranks)
         print0("hosts      %d of the %d ranks are on rank 0's host\n", job->ranks_on_host, run.ranks);
@@ -132,6 +138,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
         print_attention(model);
     }
     print_zero(&job);
+    print_units(model);
     print_config_lines();
     print_hosts(&job);
     if (!model->inference) {
@@ -295,6 +302,7 @@ void print_plan(GPT2 *model, int micro_batches) {
     print_model(model, -1);
     print_batch(model, micro_batches, -1);
     print_numbers(model, NULL);
+    print_units(model);
     if (!model->inference) {
         print_head(model);
         print_buckets(&plan);

@@ -33,6 +33,7 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
                             .chunk = model->chunk,
                             .micro_batches = model->micro_batches,
                             .by_layers = model->by_layers,
+                            .divided = model->units_a_block > 1,
                             .recompute = model->recompute,
                             .inputs_on_host = model->inputs_on_host,
                             .inference = model->inference,

@@ -22,7 +22,8 @@ typedef struct GPT2 {
     PluginTables tables;  // (describe_to_plugin)
     int B, T;
     int micro_batches;   // of a step, A
-    int by_layers;       // 1: all A pass a block while it is open (--accumulate layers)
+    int by_layers;       // 1: all A pass a unit while it is open (--accumulate layers)
+    int units_a_block;   // 1, or 4 with --units matrix
     int micro, at_once;  // what the layers work on: number `micro` of those that pass a block now
     int recompute;       // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all except a block's input
     int inputs_on_host;  // 1: level 3 keeps the blocks' inputs in host memory, with two buffers on the device

@@ -144,6 +144,7 @@ void describe_model(GPT2 *model, int resume_step) {
     model->T = opt.T ? opt.T : model->config.max_seq_len;
     model->micro_batches = 1;
     model->by_layers = !strcmp(opt.accumulate, "layers");
+    model->units_a_block = !strcmp(opt.units, "matrix") ? 4 : 1;
     model->recompute = opt.recompute;
     model->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (model->T > model->config.max_seq_len)
