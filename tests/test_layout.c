@@ -134,7 +134,7 @@ static void check_shards(const model *m, const layout *l) {
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
         assert_true(u->padded >= end &&
                     (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than necessary
-        assert_int_equal(u->base, flat);
+        assert_int_equal(u->shard_base * l->ranks, flat);
         assert_int_equal(u->shard_base, shards);
         assert_int_equal(u->shared, m->units[u->of].forward_uses > 1 || m->units[u->of].backward_uses > 1);
         if (i < l->n_units && !u->shared && u->padded > largest) largest = u->padded;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the plan in virtual time, --plan --machine: its collectives are those of a run, in the same order; what
-# it prints; and what it refuses.
+# Tests the plan in virtual time, --plan --machine: its collectives are those of a run, in the same order;
+# what it prints; and what it refuses.
 # Usage: tests/virtual.sh TRAINER
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
@@ -8,7 +8,8 @@ trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 
 # A CPU with one sample for each layer, whose times only have to be plausible.
 {
-    echo '{"kind": ["cpu"], "title": ["two cores"], "cores": [2], "host_bytes": [4e9], "flops": [1e11, 1e11, 0],'
+    echo '{"kind": ["cpu"], "title": ["two cores"], "cores": [2], "host_bytes": [4e9],'
+    echo '"flops": [1e11, 1e11, 0],'
     for name in copy clear sum squares update gather reduce between share read write; do
         echo "\"$name\": [1e-6, 2e9],"
     done
@@ -35,7 +36,8 @@ same_order() {
     launch "$1"
     need 'the run failed' timeout $hang_limit "${launcher[@]}" "$trainer" --device cpu "${all[@]}" \
         --trace "$dir/run.json" >"$dir/log" 2>&1 </dev/null
-    need 'the plan failed' plan --plan-ranks "$1" "${all[@]}" --machine "$dir/two.json" --trace "$dir/plan.json"
+    need 'the plan failed' plan --plan-ranks "$1" "${all[@]}" --machine "$dir/two.json" \
+        --trace "$dir/plan.json"
     collectives "$dir/run.json" >"$dir/run"
     collectives "$dir/plan.json" >"$dir/planned"
     need "$*: no collectives" [ -s "$dir/run" ]
