@@ -66,6 +66,8 @@ seconds=$({ time plan --machine a100-80gx8 --plan-ranks 512 -z 3 -e d48 -b 4 -t 
     --dtype bf16; } 2>&1)
 has "$dir/plan" '^time of a step on NVIDIA A100 SXM 80 GB, 8 per host: a model, not measured' \
     '^  collectives +[0-9.]+ % of the step, [1-9][0-9.]* % exposed$'
+plan --machine h100x8 --plan-ranks 16 -z 3 -e d12 -b 4 --dtype bf16 --param-group 8 --offload-param cpu
+has "$dir/plan" '^  copies over the bus '
 need "it took ${seconds:-?} s" number "${seconds:-99} < 20"        # 0.02 s on an idle machine
 end
 

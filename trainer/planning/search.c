@@ -85,6 +85,7 @@ static int set_options(const Search *s) {
     if (opt.B != s->given.B || opt.T != s->given.T) opt.total_batch = (int)s->tokens;
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
     if (s->level[ACCUMULATE]) opt.accumulate = "layers";
+    if (s->level[GROUPS]) opt.zero.param_group = run.ranks_on_host;
     if (s->level[BUCKETS]) opt.zero.reduce_bucket_size = s->bucket_elems << s->level[BUCKETS];
     opt.zero.prefetch <<= s->level[PREFETCH];
     return set_tiers(s);
@@ -120,7 +121,7 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
 // Returns the plugin's memory at this level. It does not depend on the batch or on recompute, and on the
 // number of micro-batches only through the sums over them.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    if (s->level[BUCKETS] || s->level[PREFETCH]) return plan_of_level(s, config);
+    if (s->level[GROUPS] || s->level[BUCKETS] || s->level[PREFETCH]) return plan_of_level(s, config);
     const int sums = doublings(config->micro_batches);
     Bytes *b = &s->plans[s->level[ACCUMULATE]][sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     if (!b->on[ZERO_DEVICE]) *b = plan_of_level(s, config);
@@ -136,6 +137,7 @@ static zero_config config_of_level(const Search *s) {
     config.accumulate_layers = of_options.accumulate_layers;
     config.reduce_bucket_size = opt.zero.reduce_bucket_size;
     config.prefetch = opt.zero.prefetch;
+    config.param_group = opt.zero.param_group;
     // A smaller batch needs more micro-batches for the same tokens per step.
     config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
     if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
@@ -267,6 +269,7 @@ void search_all(Search *s, const GPT2 *model, const zero_config *config) {
         s->levels[BATCHES] = 1 + divisors_below(now->B);
     }
     if (!is_set("--accumulate")) s->levels[ACCUMULATE] = 2;
+    if (!is_set("--param-group") && run.ranks_on_host < run.ranks) s->levels[GROUPS] = 2;
     if (!is_set("--bucket")) s->levels[BUCKETS] = LARGER_BUCKETS;
     if (!is_set("--prefetch")) s->levels[PREFETCH] = LARGER_PREFETCH;
 }

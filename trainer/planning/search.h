@@ -19,6 +19,7 @@ enum {
     BATCHES,
     ONE_MICRO_BATCH,
     ACCUMULATE,
+    GROUPS,
     COARSE,
     BUCKETS = COARSE,
     PREFETCH,
