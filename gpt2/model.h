@@ -37,8 +37,8 @@ int gpt2_padded_vocab(int vocab_size);
 
 // Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
 // those marked float or double. With by_layers, what is still needed when the next micro-batch passes the
-// same block, or part of it, exists A times. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
-// backward recomputes an activation, all L layers share the memory of one.
+// same block, or part of it, exists A times. B batch, T sequence length, C channels, NH heads, Vp padded
+// vocabulary. If backward recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
     LN1,             // (L, B, T, C)
@@ -136,8 +136,8 @@ void gpt2_stored_close(GPT2Stored *stored);
 // Returns 1 for the name of a model file or of a Hugging Face folder, 0 for anything else, such as a
 // descriptor.
 int gpt2_is_stored(const char *name);
-// Takes the sizes from a descriptor, or from the stored model at `path`. Returns 0 or -1.
-int gpt2_config_named(const char *name, const char *path, GPT2Config *config);
+// Takes the sizes from a descriptor or from a stored model. Returns 0 or -1.
+int gpt2_config_named(const char *name, GPT2Config *config);
 // Passes all values to the sink, in llm.c's order.
 int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
 // Reads n values of a dtype from offset `at` of a file, as fp32.

@@ -17,10 +17,10 @@ int gpt2_is_stored(const char *name) {
     return gpt2_config_from_descriptor(&config, name) && hf_is_folder(name);
 }
 
-int gpt2_config_named(const char *name, const char *path, GPT2Config *config) {
+int gpt2_config_named(const char *name, GPT2Config *config) {
     GPT2Stored stored;
     if (!gpt2_is_stored(name)) return gpt2_config_from_descriptor(config, name);
-    if (gpt2_stored_open(path, &stored)) return -1;
+    if (gpt2_stored_open(name, &stored)) return -1;
     *config = stored.config;
     gpt2_stored_close(&stored);
     return 0;

@@ -35,15 +35,18 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return pass_outside_step(z, call);
 }
 
-// Writes the part of a place's elements [offset, offset + n) that this rank holds.
+// Writes those of a place's elements [offset, offset + n) that this rank keeps.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     const state *s = rank_state_with(z, what, p->unit);
-    int unit = p->unit, held = state_held(s);
-    int64_t at, len;
-    state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
-    values += state_before(s, unit, held) + at - p->offset - offset;
-    return rank_state_write(z, what, (state_range){ unit, held, at, len }, STATE_CHANGE, values);
+    const int unit = p->unit;
+    for (int part = state_first_part(s); part < z->layout.ranks; part += s->group) {
+        int64_t at, len;
+        state_intersect(s, unit, part, p->offset + offset, n, &at, &len);
+        const float *from = values + state_before(s, unit, part) + at - p->offset - offset;
+        ZERO_TRY(rank_state_write(z, what, (state_range){ unit, part, at, len }, STATE_CHANGE, from));
+    }
+    return 0;
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n,

@@ -143,7 +143,6 @@ static int place_units(layout *l) {
             return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s) has no tensor", i, u->name);
         u->shard = round_up((end + l->ranks - 1) / l->ranks, ALIGN_ELEMS);
         u->padded = u->shard * l->ranks;
-        u->base = l->stored_flat_elems;
         u->shard_base = l->stored_shard_elems;
         l->elems += u->elems;
         l->stored_flat_elems += u->padded;

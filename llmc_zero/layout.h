@@ -41,7 +41,7 @@ typedef struct {
     int of;            // of a frozen unit: the table's unit that it belongs to; otherwise the unit itself
     int frozen;        // its frozen unit; -1: none
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
-    int64_t base, shard_base;      // offset of the unit in a flat buffer of units, of shards
+    int64_t shard_base;            // offset of the unit in a flat buffer of shards
     int64_t slot_offset;           // of a frozen unit, in the slot of its unit
     int64_t slot_elems;            // of a unit of the table: with its frozen unit
     int first_place, n_places;
@@ -107,11 +107,11 @@ static inline int64_t layout_extent(const layout *l, int unit) {
 }
 // Returns the number of elements before part `part` of a unit.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
-// Returns the offset of part `part` of a unit in a flat buffer of units or, if sharded, in that rank's flat
-// buffer of shards.
-static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
+// Returns the offset of part `part` of a unit in a flat buffer with every group-th part of each unit. group
+// 1: a buffer of whole units; all ranks: of a rank's shards.
+static inline int64_t layout_offset(const layout *l, int unit, int part, int group) {
     const layout_unit *u = &l->units[unit];
-    return sharded ? u->shard_base : u->base + layout_before(u, part);
+    return u->shard_base * (l->ranks / group) + part / group * u->shard;
 }
 
 // Intersects the unit's elements [begin, begin + count) with the rank's shard. The result is [*from, *from +

@@ -15,7 +15,7 @@ int norm_create(zero *z) {
     int64_t blocks = 0;
     for (int u = 0; u < n; u++) {
         parts[u] = (stretch){ .elems = l->units[u].shard };
-        if (grads->array) parts[u].offset = layout_offset(l, u, grads->rank, grads->sharded);
+        if (grads->array) parts[u].offset = layout_offset(l, u, grads->rank, grads->group);
         if (grads->array) parts[u].first = blocks;
         blocks += sum_blocks(parts[u].elems);
     }

@@ -1,6 +1,9 @@
 // Parameters: gather, get, release. At stage 3 a slot holds a unit's parameters from its pre hook to its post
-// hook. Prefetching follows the schedule, across micro-batches and across the update. At stages 1 and 2
-// parameters are always whole, and each unit is gathered in place as soon as it is updated.
+// hook. Prefetching follows the schedule, across micro-batches and across the update.
+//
+// A rank updates its own part of a unit, and may keep more: all of it at stages 1 and 2, and at stage 3, with
+// param_group, the parts of the ranks of equal place in all groups. Then the unit is spread as soon as it is
+// updated: gathered in place by the ranks that keep the same parts. Gathers run within a group.
 #include "params.h"
 #include "internal.h"
 #include <stdlib.h>
@@ -16,16 +19,12 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(pass_mode(z) == ZERO_TRAIN ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
-// Returns the address of this rank's part in the gathered unit.
-static char *own_place(const zero *z, int stored) {
-    size_t before = layout_before(&z->layout.units[stored], z->net.rank);
+// Returns the address of a part in the gathered unit.
+static char *place_of(const zero *z, int stored, int part) {
+    size_t before = layout_before(&z->layout.units[stored], part);
     return z->params.stored[stored].gather_to + before * dtype_bytes(z->config.numbers.dtype);
 }
-
-// Stage 3 gathers a unit and its frozen unit together. Stages 1 and 2 gather only what was updated.
-static int next_gathered(const zero *z, int stored) {
-    return z->config.stage == 3 ? z->layout.units[stored].frozen : -1;
-}
+static char *own_place(const zero *z, int stored) { return place_of(z, stored, z->net.rank); }
 
 static char *in_slot(const zero *z, int stored, char *slot) {
     return slot + z->layout.units[stored].slot_offset * dtype_bytes(z->config.numbers.dtype);
@@ -37,15 +36,15 @@ static void gather_into(zero *z, int unit, char *to) {
         z->params.stored[s].gather_to = in_slot(z, s, to);
 }
 
-// Stage 3 sends this rank's shard, and may read it directly into its place in the gathered unit. Stages 1 and
-// 2 gather in place.
+// Begins opening what this rank sends. If that is its own part alone, only the first elements, which may be
+// read directly into their place in the gathered unit.
 static int begin_source(zero *z, int stored, int64_t elems) {
     state *params = rank_state(z, ZERO_PARAM);
-    state_part *source = &z->params.stored[stored].source;
+    const int is_own = state_parts(params) == 1;
     state_range r = state_all(params, stored, state_held(params));
-    if (!params->sharded) return state_begin(source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
-    r.elems = elems;
-    return state_begin(source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, stored));
+    if (is_own) r.elems = elems;
+    return state_begin(&z->params.stored[stored].source, params, z->comm.gather_stream, r, STATE_READ,
+                       is_own ? own_place(z, stored) : NULL);
 }
 
 // -------- passing new parameters from the update to a gather
@@ -59,8 +58,7 @@ static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_t
 static void begin_put(zero *z, int unit) {
     const state *params = rank_state(z, ZERO_PARAM);
     struct params_unit *u = &z->params.units[unit];
-    const int reads_files = params->files && params->sharded && !z->device.asynchronous;
-    if (!reads_files || !params->units[unit].away) return;
+    if (!params->files || z->device.asynchronous || !params->units[unit].away) return;
     u->put_from = z->layout.units[unit].shard;
     put_to(u, own_place(z, unit));
 }
@@ -91,33 +89,37 @@ static int begin_rest(zero *z, int stored) {
 // Parameters on the host are copied to the GPU before they are gathered.
 static int is_fetched(const zero *z, int stored) {
     const state *params = rank_state(z, ZERO_PARAM);
-    return params->sharded && state_on_host(params, state_all(params, stored, params->rank));
+    return state_on_host(params, state_all(params, stored, params->rank));
 }
 
-// If no source is open, the update has already copied the whole part.
-static int use_source(zero *z, int stored, comm_piece *piece) {
+// Sets *at to the parts that this rank sends; NULL: they are in their places already. If no source is open,
+// the update has copied the whole part there.
+static int open_source(zero *z, int stored, const char **at) {
     const state *params = rank_state(z, ZERO_PARAM);
     state_part *source = &z->params.stored[stored].source;
+    *at = NULL;
+    if (is_fetched(z, stored)) return 0;
     if (!source->of) ZERO_TRY(begin_rest(z, stored));
-    if (params->files && params->sharded) {
+    if (params->files) {
         const state_range read = { stored, params->rank, 0, elems_left(z, stored) };
         z->params.units[z->layout.units[stored].of].gathered.not_read += state_files_not_read(params, read);
     }
-    if (!source->of) {
-        piece->shard = own_place(z, stored);
-        return 0;
-    }
+    if (!source->of) return 0;
     ZERO_TRY(state_ready(source));
-    piece->shard = state_own(source);
-    if (!piece->full) piece->full = source->at;
+    *at = source->at;
     return 0;
 }
 
-static int find_piece(zero *z, int stored, comm_piece *piece) {
-    *piece = (comm_piece){ .full = z->params.stored[stored].gather_to,
-                           .elems = z->layout.units[stored].shard };
-    if (!is_fetched(z, stored)) return use_source(z, stored, piece);
-    piece->shard = own_place(z, stored);
+// The ranks of a group keep one of as many consecutive parts each: a piece.
+static int find_pieces(zero *z, int stored, comm_piece *pieces) {
+    const state *params = rank_state(z, ZERO_PARAM);
+    const int64_t shard = z->layout.units[stored].shard;
+    const char *at;
+    ZERO_TRY(open_source(z, stored, &at));
+    for (int i = 0, part = state_first_part(params); i < state_parts(params); i++, part += params->group) {
+        char *own = at ? (char *)at + i * shard * dtype_bytes(params->dtype) : place_of(z, stored, part);
+        pieces[i] = (comm_piece){ place_of(z, stored, i * params->group), own, shard };
+    }
     return 0;
 }
 
@@ -127,40 +129,41 @@ static int run_gather(void *ctx, task *k) {
     const trace_span span = trace_begin(&z->trace, k->stream);
     const int64_t size = dtype_bytes(z->config.numbers.dtype);
     const int first = layout_first_stored(&z->layout, k->index);
+    const int parts = state_parts(rank_state(z, ZERO_PARAM));
     trace_event e = { .kind = EVENT_GATHER, .unit = k->index, .lane = traced_lane(z, k->lane) };
-    comm_piece pieces[2];
+    comm_piece pieces[2 * parts];
     int n = 0, rc = 0;
-    for (int s = first; s >= 0 && !rc; s = next_gathered(z, s)) {
-        rc = find_piece(z, s, &pieces[n]);
-        e.bytes += pieces[n++].elems * size * (z->comm.group.ranks - 1);
+    for (int s = first; s >= 0 && !rc; s = z->layout.units[s].frozen, n += parts) {
+        rc = find_pieces(z, s, pieces + n);
+        e.bytes += parts * z->layout.units[s].shard * size * (u->gather_use.of.ranks - 1);
     }
     put_to(u, NULL);
     if (!rc) rc = comm_all_gather(&z->comm, u->gather_use, pieces, n, size);
-    for (int s = first; s >= 0; s = next_gathered(z, s))
+    for (int s = first; s >= 0; s = z->layout.units[s].frozen)
         rc = state_close_after(rc, &z->params.stored[s].source, 1);
     trace_end(&z->trace, &span, &e);
     return rc;
 }
 
-// Begins copying the next span of this rank's part: as many elements as can be opened at once.
+// Begins copying the next span of a part: as many elements as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
     state *params = rank_state(z, ZERO_PARAM);
     if (!left->elems) return 0;
     state_range r = *left;
     r.elems = state_span(params, r);
-    char *to = own_place(z, r.unit) + r.from * dtype_bytes(params->dtype);
+    char *to = place_of(z, r.unit, r.part) + r.from * dtype_bytes(params->dtype);
     ZERO_TRY(state_begin(p, params, on, r, STATE_READ, to));
     left->from += r.elems;
     left->elems -= r.elems;
     return 0;
 }
 
-// Copies this rank's part from the host into the gathered unit. If it is in files, one piece is read while
-// the previous one is copied.
-static int fetch(zero *z, int stored, const task *k) {
+// Copies a part from the host into the gathered unit. If it is in files, one piece is read while the previous
+// one is copied.
+static int fetch(zero *z, int stored, int part, const task *k) {
     state_moved *moved = z->params.stored[stored].source.moved;
     state_part parts[2] = { { .moved = moved }, { .moved = moved } };
-    state_range left = state_all(rank_state(z, ZERO_PARAM), stored, z->net.rank);
+    state_range left = state_all(rank_state(z, ZERO_PARAM), stored, part);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);
@@ -172,10 +175,11 @@ static int fetch(zero *z, int stored, const task *k) {
 
 static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
-    int rc = 0;
-    for (int s = layout_first_stored(&z->layout, k->index); s >= 0 && !rc; s = next_gathered(z, s))
-        rc = fetch(z, s, k);
-    return rc;
+    const state *params = rank_state(z, ZERO_PARAM);
+    for (int s = layout_first_stored(&z->layout, k->index); s >= 0; s = z->layout.units[s].frozen)
+        for (int part = state_first_part(params); part < z->layout.ranks; part += params->group)
+            ZERO_TRY(fetch(z, s, part, k));
+    return 0;
 }
 
 // The gather runs after the unit's update, and after all work that the trainer has queued, because that work
@@ -184,13 +188,14 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
     const int first = layout_first_stored(&z->layout, unit);
     u->gather_use = use;
+    u->gather_use.of = comm_near(z->net.rank, rank_state(z, ZERO_PARAM)->group);
     if (is_fetched(z, first)) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // A failure is ignored here: the task retries and fails too, and so reports it to all ranks in the lane's
     // order.
-    for (int s = first; s >= 0; s = next_gathered(z, s)) {
+    for (int s = first; s >= 0; s = z->layout.units[s].frozen) {
         if (s != unit || tasks_have_run(&z->tasks, u->changed_by))
             (void)begin_rest(z, s);
         else
@@ -198,6 +203,34 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     }
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
+
+// -------- spreading new parameters
+
+static int run_spread(void *ctx, task *k) {
+    zero *z = ctx;
+    const state *params = rank_state(z, ZERO_PARAM);
+    const trace_span span = trace_begin(&z->trace, k->stream);
+    const int64_t bytes = z->layout.units[k->index].shard * dtype_bytes(params->dtype);
+    const trace_event e = { .kind = EVENT_GATHER,
+                            .unit = k->index,
+                            .lane = traced_lane(z, k->lane),
+                            .bytes = (state_parts(params) - 1) * bytes };
+    ZERO_TRY(rank_state_gather(z, z->params.units[k->index].spread_use, ZERO_PARAM, k->index));
+    trace_end(&z->trace, &span, &e);
+    return 0;
+}
+
+// Spreads the unit if other ranks keep what this one has updated.
+static int submit_spread(zero *z, int unit, comm_use use) {
+    struct params_unit *u = &z->params.units[unit];
+    task *after = u->changed_by;
+    if (state_parts(rank_state(z, ZERO_PARAM)) == 1 || !z->layout.units[unit].padded) return 0;
+    u->spread_use = use;
+    u->changed_by = &u->spread;
+    return tasks_submit(&z->tasks, &u->spread, AFTER(after, &z->tasks.trainer));
+}
+
+// -------- counting
 
 static void add_bytes(params_bytes *to, const params_bytes *from) {
     to->sent += from->sent;
@@ -358,8 +391,8 @@ static int first_in_slots(const zero *z) {
 
 // A unit stays gathered while the step will read it again before another unit needs its memory. Private
 // memory is needed by no other. In the slots, backward begins with the unit that forward used last, and ends
-// with the table's first, with which the next micro-batch begins. A unit whose forward is repeated is gathered
-// for that and again for its backward, since other units use the slots in between.
+// with the table's first, with which the next micro-batch begins. A unit whose forward is repeated is
+// gathered for that and again for its backward, since other units use the slots in between.
 static int kept_in_step(const zero *z, int unit) {
     const int is_own = z->params.units[unit].own != NULL;
     const int repeats = pass_done(z, unit, PASS_FORWARD) > z->layout.units[unit].first_uses;
@@ -403,20 +436,24 @@ int params_begin_pass(zero *z, int continues) {
 int params_updated(zero *z, int unit, task *by) {
     z->params.units[unit].changed_by = by;
     if (z->config.stage == 0) return 0;
-    if (z->config.stage == 3)
-        return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
-    if (z->comm.group.ranks == 1 || !z->layout.units[unit].padded) return 0;
-    return submit_gather(z, unit, use_for(ZERO_FOR_STEP, unit));
+    ZERO_TRY(submit_spread(z, unit, use_for(ZERO_FOR_STEP, unit)));
+    const int is_next = z->config.stage == 3 && unit == schedule_first_use(&z->schedule);
+    return is_next ? gather_for_next_pass(z, unit) : 0;
+}
+
+static int wait_for_gathers(zero *z, int unit) {
+    ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[unit].spread));
+    return tasks_wait(&z->tasks, &z->params.units[unit].gather);
 }
 
 int params_complete(zero *z) {
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[i].gather));
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(wait_for_gathers(z, i));
     return wait_for_device(z, COMPUTE);
 }
 
 int params_drop_all(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[i].gather));
+        ZERO_TRY(wait_for_gathers(z, i));
         if (z->config.stage == 3 && z->params.units[i].whole) ZERO_TRY(drop(z, i));
     }
     return 0;
@@ -450,7 +487,9 @@ int params_create(zero *z) {
         u->changed_by = &z->tasks.trainer;  // no task changes it yet
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
+        u->spread = (task){ .run = run_spread, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
+        ZERO_TRY(tasks_prepare(&z->tasks, &u->spread, z->comm.gather_stream));
         if (goes_across) ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }
     for (int s = 0; s < z->layout.n_stored; s++)
@@ -462,11 +501,12 @@ int params_rehearse(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     comm_use use = use_for(ZERO_FOR_STEP, unit);
     use.counter = &u->gathered.sent;
-    if (z->config.stage < 3 && !z->layout.units[unit].padded) return 0;
-    if (z->config.stage == 3)
+    ZERO_TRY(submit_spread(z, unit, use));
+    if (z->config.stage == 3) {
         gather_into(z, unit, u->own ? u->own : z->params.slots[unit % z->params.n_slots].memory);
-    ZERO_TRY(submit_gather(z, unit, use));
-    ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
+        ZERO_TRY(submit_gather(z, unit, use));
+    }
+    ZERO_TRY(wait_for_gathers(z, unit));
     u->gathered = (params_bytes){ .sent = 0 };
     return 0;
 }

@@ -24,7 +24,9 @@ struct params_unit {
     params_bytes gathered;  // by gathers that no use has followed yet
     task gather;
     comm_use gather_use;
-    task fetch;        // with a GPU: the task that copies this rank's part from the host
+    task fetch;   // with a GPU: the task that copies what this rank keeps from the host
+    task spread;  // after the update: gathers the new parameters on the ranks that keep them
+    comm_use spread_use;
     task *changed_by;  // the last task that changes its parameters
     char *put_to;      // stage 3: destination of this rank's new parameters; NULL: none
     int64_t put_from;  // elements from this one to the end of the part have been copied
@@ -33,8 +35,8 @@ struct params_unit {
 // A stored unit: one of the table, or a frozen unit, which is gathered together with its unit.
 struct params_stored {
     state_part opened;  // stages 0 to 2
-    char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
-    state_part source;  // the part that this rank sends
+    char *gather_to;    // stage 3: destination of the whole unit
+    state_part source;  // stage 3: what this rank sends
 };
 
 struct params {

@@ -70,7 +70,7 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
     memory_request *r = &p->own[plan_item_of_state(what)];
     size_t away = 0;
     for (int u = 0; s.kept && u < state_units(&s); u++)
-        away += placement_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
+        away += placement_away(what, c, l, p->of.rank, u) * state_parts(&s) * dtype_bytes(s.dtype);
     *r = request(ZERO_STATES, s.name, state_bytes(&s) - away, moved_by);
     r->blocks = s.kept && r->bytes;
     if (c->device == ZERO_CUDA && what == ZERO_PARAM && placement_in_files(what, c)) {  // params_in_host
@@ -290,8 +290,14 @@ static int64_t gathers_per_step(const zero_config *c, const layout *l, int store
     return A * uses - (u->of == last) * A - (u->of == first) * (A - 1);
 }
 
-// The naive path sends all gradients to every rank.
-static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
+static state params_of(const plan *p, const zero_config *c, const layout *l) {
+    return state_of(ZERO_PARAM, c, l, p->of.rank, NULL);
+}
+
+// The naive path sends all gradients to every rank. Stage 0 gathers sums of gradients, the others parameters.
+static void plan_step_traffic(plan *p, const zero_config *c, const layout *l) {
+    const state params = params_of(p, c, l);
+    zero_traffic *t = &p->to_each;
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = plan_sums(c) ? (int64_t)sizeof(float) : low,
                   wire = dtype_bytes(plan_wire_type(c));
     t->other[ZERO_FOR_SCALARS] = NORM_VALUES * sizeof(double);
@@ -302,26 +308,21 @@ static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layou
     t->reduce_scatter[ZERO_FOR_STEP] = l->shard_elems * wire * (c->stage < 2 ? 1 : plan_passes(c));
     for (int i = 0; c->accumulate_layers && i < l->n_units; i++)
         t->reduce_scatter[ZERO_FOR_STEP] += l->units[i].shard * wire * (l->units[i].backward_uses - 1);
-    if (c->stage < 3) {
-        t->all_gather[ZERO_FOR_STEP] = l->shard_elems * (c->stage == 0 ? sum : low);
-        return;
-    }
-    for (int i = 0; i < l->n_stored; i++) {
-        const layout_unit *u = &l->units[i];
-        t->all_gather[ZERO_FOR_STEP] += u->shard * low * gathers_per_step(c, l, i);
-    }
+    p->spread = l->shard_elems * (c->stage == 0 ? sum : low);
+    for (int i = 0; i < l->n_stored && c->stage == 3; i++)
+        t->all_gather[ZERO_FOR_STEP] += state_parts(&params) * l->units[i].shard * low *
+                                        gathers_per_step(c, l, i);
 }
 
 static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
-    const int64_t low = dtype_bytes(c->numbers.dtype);
-    zero_traffic *t = &p->to_each;
-    *t = (zero_traffic){ { 0 }, { 0 }, { 0 } };
-    if (!c->inference) plan_step_traffic(t, c, l);
+    const state params = params_of(p, c, l);
+    const int64_t each = state_parts(&params) * dtype_bytes(c->numbers.dtype);
+    if (!c->inference) plan_step_traffic(p, c, l);
     if (c->stage < 3) return;
     for (const layout_unit *u = l->units; u < l->units + l->n_stored; u++)
         if (!c->inference || !u->shared)
-            t->all_gather[ZERO_FOR_EVAL] += u->shard * low *
-                                            (u->shared ? u->first_uses > 0 : u->first_uses);
+            p->to_each.all_gather[ZERO_FOR_EVAL] += u->shard * each *
+                                                    (u->shared ? u->first_uses > 0 : u->first_uses);
 }
 
 // Adds the bytes that the update moves for one state of a unit: to and from files, and across the bus to
@@ -347,7 +348,7 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
     }
 }
 
-// Gathers read this rank's part of the parameters. Each micro-batch's reduction writes this rank's part of
+// Gathers read the parameters that this rank keeps. Each micro-batch's reduction writes this rank's part of
 // the gradients, and every reduction after the first also reads it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank;
@@ -359,7 +360,7 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
         for (int u = 0; s.kept && u < state_units(&s); u++) {
             const int in_files = placement_in_files(what, c) && placement_away(what, c, l, rank, u);
             const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
-            const int64_t copied = crosses ? l->units[u].shard * size : 0;
+            const int64_t copied = crosses ? state_parts(&s) * l->units[u].shard * size : 0;
             int64_t reads = 0;
             if (what == ZERO_PARAM) reads = gathers_per_step(c, l, u);
             if (what == ZERO_GRADIENT) reads = A - 1;
@@ -387,40 +388,81 @@ static int check_micro_batches(const zero_config *c, const layout *l) {
         c->micro_batches, 4e18 / bytes);
 }
 
-// Returns the traffic of a rank that gathers from so many others, sends its gradients on the naive path to
-// `naive` others, and reduces by `way`.
-static zero_traffic times(const plan *p, int gathers, int naive, const comm_way *way, int wire) {
+// Returns the traffic of a rank that sends scalars to so many others and its gradients on the naive path to
+// `naive` others, and reduces by `way`; without gathers.
+static zero_traffic times(const plan *p, int scalars, int naive, const comm_way *way, int wire) {
     zero_traffic all = p->to_each;
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
-        all.all_gather[i] *= gathers;
         all.reduce_scatter[i] = comm_reduction_bytes(way, all.reduce_scatter[i] / wire, wire);
-        all.other[i] *= i == ZERO_FOR_STEP ? naive : gathers;
+        all.other[i] *= i == ZERO_FOR_STEP ? naive : scalars;
     }
     return all;
 }
 
-// Between nodes, a rank of two groups exchanges fp32 sums of nodes, and gathers only with its equals. NCCL's
-// rings leave a node once for all of its ranks.
-static void describe_traffic(const plan *p, const zero_config *c, zero_plan *info) {
+// Returns how many ranks of a group are on other nodes. If nodes differ in their number of ranks, only the
+// number of all such ranks is known.
+static int elsewhere(const plan *p, net_group of) {
+    const int here = p->of.ranks_on_node;
+    int n = 0;
+    if (of.ranks == p->of.way.ranks) return of.ranks - here;
+    for (int i = 0; i < of.ranks; i++) n += (of.first + i * of.step) / here != p->of.rank / here;
+    return n;
+}
+
+static int far_elsewhere(const plan *p, net_group of) {
+    return elsewhere(p, comm_route_of(p->of.way.window, p->of.rank, of).far);
+}
+
+// Returns how much of the bytes for each other rank of a group leave the node. Between nodes a rank gathers
+// only with its equals, and NCCL's rings leave a node once for all of its ranks.
+static int64_t leaving(const plan *p, net_group of, int64_t bytes) {
+    const int n = elsewhere(p, of);
+    if (!p->of.way.nccl) return bytes * far_elsewhere(p, of);
+    return n ? bytes * (of.ranks - 1) / (of.ranks - n) : 0;
+}
+
+// Between nodes, reductions in two groups exchange fp32 sums of nodes.
+static void describe_traffic(const plan *p, const zero_config *c, const layout *l, zero_plan *info) {
     const comm_way *way = &p->of.way;
     const int wire = dtype_bytes(plan_wire_type(c)), hosts = comm_hosts(way), here = p->of.ranks_on_node;
-    const int elsewhere = way->ranks - here, far = hosts > 1 ? hosts - 1 : elsewhere;
-    const comm_way between = { .ranks = far + 1 };
+    const int N = way->ranks, S = params_of(p, c, l).group, others = N - here;
+    const net_group near = comm_near(p->of.rank, S), far = comm_far(p->of.rank, N, S);
+    const comm_way between = { .ranks = hosts > 1 ? hosts : others + 1 };
     zero_traffic *all = &info->traffic, *out = &info->traffic_between_nodes;
-    *all = times(p, way->ranks - 1, way->ranks - 1, way, wire);
-    *out = times(p, way->nccl ? elsewhere : far, elsewhere, &between, wire);
+    *all = times(p, N - 1, N - 1, way, wire);
+    *out = times(p, far_elsewhere(p, comm_near(p->of.rank, N)), others, &between, wire);
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        all->all_gather[i] *= S - 1;
+        out->all_gather[i] = leaving(p, near, p->to_each.all_gather[i]);
         if (hosts > 1) out->reduce_scatter[i] *= (int)sizeof(float) / wire;
-        if (way->nccl && elsewhere) out->all_gather[i] = all->all_gather[i] / here;
-        if (way->nccl && elsewhere && c->comm.reduce_nccl)
+        if (way->nccl && others && c->comm.reduce_nccl)
             out->reduce_scatter[i] = all->reduce_scatter[i] / here;
     }
+    all->all_gather[ZERO_FOR_STEP] += p->spread * (far.ranks - 1);
+    out->all_gather[ZERO_FOR_STEP] += leaving(p, far, p->spread);
 }
 
 // -------- the whole plan
 
+static int check_group(const zero_config *c, int ranks) {
+    const int S = c->param_group, most = S < ranks ? S : ranks;
+    int less = most, more = most;
+    if (!S || S == ranks) return 0;
+    while (ranks % less) less--;
+    while (ranks % more) more++;
+    if (less != S)
+        return zero_refuse("param_group", " %d: must divide the number of ranks, %d; the nearest is %d", S,
+                           ranks, more - S < S - less ? more : less);
+    if (c->offload.params != ZERO_NVME) return 0;
+    return zero_refuse(
+        "param_group offload.params",
+        ": parameters in files are sharded over all ranks; set offload.params to cpu or none, or "
+        "param_group to 0");
+}
+
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of) {
     *p = (plan){ .of = *of };
+    ZERO_TRY(check_group(c, l->ranks));
     if (!l->trained_elems && !c->inference)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "all tensors are frozen, so there is nothing to train; set inference to 1");
@@ -480,16 +522,18 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
 // have parameters only.
 static zero_formula formula(const zero_config *c, const layout *l, int stage) {
     zero_config at_stage = *c;
-    zero_formula f = { 0, 0, 0 };
+    zero_formula f = { .bytes = 0 };
     size_t sharded = 0;  // by all ranks together
+    const int S = c->param_group ? c->param_group : l->ranks;
     at_stage.stage = stage;
     if (stage < 1) at_stage.offload.delayed_update = 0;
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, &at_stage, NULL, 0, NULL);
         const size_t size = dtype_bytes(s.dtype), elems = what == ZERO_PARAM ? l->elems : l->trained_elems;
+        const int is_grouped = what == ZERO_PARAM && s.sharded && S < l->ranks;
         if (!s.kept) continue;
-        *(s.sharded ? &f.sharded : &f.whole) += size;
-        *(s.sharded ? &sharded : &f.bytes) += size * elems;
+        *(is_grouped ? &f.grouped : s.sharded ? &f.sharded : &f.whole) += size;
+        *(s.sharded ? &sharded : &f.bytes) += size * elems * (is_grouped ? l->ranks / S : 1);
     }
     f.bytes += (sharded + l->ranks - 1) / l->ranks;
     return f;
@@ -510,7 +554,7 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     info->bucket_bytes = p->own[PLAN_BUCKETS].blocks * p->own[PLAN_BUCKETS].bytes;
     for (int i = 0; p->own[PLAN_SHARED_BUCKETS].blocks && i < l->n_units; i++)
         if (l->units[i].shared) info->bucket_bytes += plan_for_unit(p, PLAN_SHARED_BUCKETS, c, l, i).bytes;
-    describe_traffic(p, c, info);
+    describe_traffic(p, c, l, info);
 }
 
 int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,

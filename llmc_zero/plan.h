@@ -63,7 +63,9 @@ typedef struct {
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
     int64_t copied_down, copied_up;   // across the bus
-    zero_traffic to_each;  // bytes sent to each other rank, by a training step and by an evaluation
+    zero_traffic to_each;  // bytes sent to each other rank by a training step and by an evaluation; gathers:
+                           // within param_group
+    int64_t spread;  // bytes that a step gathers between the ranks that keep the same parameters, or sums
 } plan;
 
 // -------- facts that depend only on the settings

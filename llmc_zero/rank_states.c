@@ -94,6 +94,20 @@ int rank_state_write(zero *z, zero_value what, state_range r, state_intent inten
                        &s->moved[ZERO_FOR_CHECKPOINT]);
 }
 
+int rank_state_gather(zero *z, comm_use use, zero_value what, int unit) {
+    state *s = rank_state(z, what);
+    const size_t size = dtype_bytes(s->dtype);
+    const state_range all = state_all(s, unit, STATE_WHOLE);
+    const int on_host = state_on_host(s, all);
+    state_part p;
+    use.of = comm_far(s->rank, s->layout->ranks, s->group);
+    ZERO_TRY(state_open_range(&p, s, on_host ? PROCESSOR : z->comm.gather_stream, all, STATE_CHANGE));
+    const comm_piece piece = { p.at, state_own(&p), s->layout->units[unit].shard };
+    const int rc = on_host ? comm_gather_in_host(&z->comm, use, &piece, size)
+                           : comm_all_gather(&z->comm, use, &piece, 1, size);
+    return state_close_after(rc, &p, 1);
+}
+
 float *rank_states_room(zero *z) { return z->rank_states.values; }
 
 const void *rank_states_room_as(zero *z, zero_dtype dtype, int64_t n) {

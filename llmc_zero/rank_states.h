@@ -2,6 +2,7 @@
 // written. state.h opens and closes a state.
 #ifndef LLMC_ZERO_RANK_STATES_H
 #define LLMC_ZERO_RANK_STATES_H
+#include "comm/comm.h"
 #include "tiers/state.h"
 #include "zero.h"
 
@@ -33,6 +34,9 @@ state *rank_state_with(const zero *z, zero_value what, int stored);
 // a checkpoint.
 int rank_state_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values);
 int rank_state_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
+// (collective) Gathers all that this rank keeps of a unit: of each part, from the rank that owns it. On the
+// stream of gathers; for states on the host, returns when they are there.
+int rank_state_gather(zero *z, comm_use use, zero_value what, int unit);
 // Return host buffers: (ranks + 1, NORM_VALUES) scalars for the norm; VALUES_CHUNK values; and the
 // first n of those values converted to another dtype, valid until the next call.
 double *rank_states_scalars(zero *z);

@@ -90,6 +90,8 @@ typedef struct {
     void *cuda_stream;      // cudaStream_t of the trainer's kernels; NULL: the default stream
     int64_t reduce_bucket_size;  // minimum elements per bucket; 0: the largest single-use unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
+    int param_group;       // stage 3: parameters are sharded over so many consecutive ranks, all else over
+                           // all ranks. Divides their number; 0: all ranks
     int max_open;          // how many single-use units may be open at once, 1 to 1024: slots at stage 3,
                            // and above 2 bucket buffers
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when

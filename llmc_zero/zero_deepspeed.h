@@ -39,8 +39,7 @@ typedef struct {
 } zero_deepspeed;
 
 // Like zero_config_from_file, but lists every key in *report, also after ZERO_ERR_ARGUMENT. The trainer's
-// keys are listed, not refused. If config->micro_batches is 0 (not known yet), keys that depend on it are
-// skipped.
+// keys are listed, not refused.
 int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path);
 
 #ifdef __cplusplus

@@ -80,10 +80,11 @@ void zero_files_info(zero *z, zero_files *files);
 // -------- plan
 
 // Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: per
-// trained parameter, the bytes that every rank keeps and the bytes sharded among the ranks; and the total per
-// rank, which includes the parameters of frozen tensors.
+// trained parameter, the bytes that every rank keeps, the bytes sharded among param_group ranks if they are
+// fewer than all, and those sharded among all ranks; and the total per rank, which includes the parameters of
+// frozen tensors.
 typedef struct {
-    int whole, sharded;
+    int whole, grouped, sharded;
     size_t bytes;
 } zero_formula;
 

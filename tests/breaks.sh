@@ -150,18 +150,13 @@ broken() {
     need "step ${after:-none} after $before" [ "${after:-0}" -ge "${before:-0}" ]
 }
 first_step=1    # in the folder's logs; empty: not all of the logs and removals are on the disk
-# repaired RANKS STEPS ARGUMENT...: resumes the run up to this step, with the command that it printed, if any.
-# Checks that it resumes from the newest checkpoint, ends with the bits of an undisturbed run, has logged each
-# step once, and removes what the broken run left behind.
+# repaired RANKS STEPS ARGUMENT...: resumes the run up to this step. Checks that it resumes from the newest
+# checkpoint, ends with the bits of an undisturbed run, has logged each step once, and removes what the broken
+# run left behind.
 repaired() {
-    local with=() wrap='' prefix=() from command=
+    local with=() wrap='' prefix=() from
     from=$(newest)
-    [ $status != 0 ] || command=$(grep -A 1 'and this command resumes it:$' "$screen" | tail -n 1)
-    if [ -n "$command" ]; then
-        timeout -k 5 $hang_limit bash -c "${command/-x $endless/-x $2}" >"$screen" 2>&1 </dev/null & job=$!
-    else
-        start "$1" -x "$2" -y 1 "${@:3}"
-    fi
+    start "$1" -x "$2" -y 1 "${@:3}"
     ended 0 "${from:+^resuming at step $from\$}"
     [ -n "$from" ] || need "$(grep '^resuming' "$screen")" not grep -q '^resuming' "$screen"
     same_bits "$1" "$2"
@@ -253,7 +248,7 @@ crash_and_stop_loop() {
 
 test_signals() {
     local stopped='^stopped after step [0-9]+ of [0-9]+; its checkpoint is saved' wrap='' prefix=()
-    local folder="$root/it's a run"       # a name that needs quotes
+    local folder="$root/it's a run"
     local nothing='^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$' at_once other=$dir/other
     fault SIGTERM 1 '' 0 1 "$stopped" send TERM 0
     fault 'SIGTERM, usually during validation or sampling' 1 '-v 1 -m 50 -s 1 -g 20' 0 1 "$stopped" \
@@ -262,7 +257,7 @@ test_signals() {
     fault SIGHUP 2 '-z 0' 0 1 "$stopped" send HUP 0
     fault SIGUSR2 2 '--async-save -n 1000000' 0 1 "$stopped" send USR2 1
     fault 'SIGUSR2 to mpirun' 2 '' 0 1 "$stopped" send USR2 mpirun
-    # It must save, because the printed command does not name the other folder.
+    # It must save, because -y 1 would not find the other folder.
     (folder=$other; start 2 -x 3 -n 3; wait $job)
     first_step=4
     fault 'SIGUSR2 before the first step of a run resumed from another folder' 2 \

@@ -60,7 +60,7 @@ static inline size_t copies_bytes(const state_part *p) { return p->range.elems *
 
 static inline char *copies_home(const copies_pool *pool, const state_part *p) {
     const state_range *r = &p->range;
-    int64_t at = layout_offset(p->of->layout, r->unit, r->part == STATE_WHOLE ? 0 : r->part, p->of->sharded);
+    int64_t at = layout_offset(p->of->layout, r->unit, r->part == STATE_WHOLE ? 0 : r->part, p->of->group);
     return pool->home + (at + r->from) * dtype_bytes(p->of->dtype);
 }
 
@@ -94,8 +94,8 @@ static inline int copies_overlap(const state_part *p, const state_part *q) {
     const state_range *a = &p->range, *b = &q->range;
     const layout_unit *u = &p->of->layout->units[a->unit];
     if (a->unit != b->unit) return 0;
-    int64_t from_a = a->from + (a->part == STATE_WHOLE ? 0 : layout_before(u, a->part));
-    int64_t from_b = b->from + (b->part == STATE_WHOLE ? 0 : layout_before(u, b->part));
+    int64_t from_a = a->from + (a->part == STATE_WHOLE ? 0 : a->part / p->of->group * u->shard);
+    int64_t from_b = b->from + (b->part == STATE_WHOLE ? 0 : b->part / p->of->group * u->shard);
     return from_a < from_b + b->elems && from_b < from_a + a->elems;
 }
 
@@ -164,8 +164,8 @@ static inline int copies_open_locked(state_part *p) {
     device *d = p->of->device;
     const size_t n = copies_bytes(p);
     copies_slot *slot;
-    if (p->of->sharded && p->range.part != p->of->rank)
-        return copies_breach(p, "opened on a rank that does not own it");
+    if (p->range.part != STATE_WHOLE && p->range.part % p->of->group != state_first_part(p->of))
+        return copies_breach(p, "opened on a rank that does not keep it");
     ZERO_TRY(copies_choose(pool, p, &slot));
     if (p->intent != STATE_WRITE) {
         copies_scramble(copies.made, copies_seen(d, copies_home(pool, p), n), n);

@@ -16,15 +16,15 @@ enum { MOST_UNITS = 6, MOST_TENSORS = 9, MOST_CALLS = 12, MOST_MICRO = 9, HOWS =
     X(DTYPE, dtype) X(NO_MASTER, no_master) X(UPDATE, update) X(MICRO, micro_batches) X(EXACT, exact_sums) \
     X(DELAYED, delayed_from) X(SCALE, scale_power) X(AHEAD, opens_ahead) X(JOINED, forward_joins_backward) \
     X(SHUFFLED, any_order) X(APART, order_by_rank) X(INFERENCE, inference_too) X(LAYERS, by_layers)
-// How it is trained: these must not. Ratios are in percent. The last four are not settings: the store of
-// copies (copies.h), how the stand-in orders streams, the trainer's stream, and pretended hosts (0: one).
+// How it is trained: these must not. Ratios are in percent. Four are not settings: the store of copies
+// (copies.h), how the stand-in orders streams, the trainer's stream, and pretended hosts (0: one).
 #define SETTINGS(X) \
     X(STAGE, stage) X(CUDA, cuda) X(NCCL, nccl) X(OVERLAP, overlap) X(PREFETCH, prefetch) \
     X(MAX_OPEN, max_open) X(BUCKET, bucket) X(POISON, poison) X(SHARED, shared_window) X(WINDOW, window) \
     X(WIRE, fp32_on_the_wire) X(TRACE, trace) X(PARAMS, params_tier) X(OPTIMIZER, optimizer_tier) \
     X(GRADIENTS, gradients_tier) X(RATIO, optimizer_ratio) X(IN_HOST, params_in_host) X(PIECE, piece) \
     X(VERIFY, verify) X(COPIES, copies) X(MANNER, manner) X(STREAM, own_stream) \
-    X(HOSTS, ranks_per_host)
+    X(HOSTS, ranks_per_host) X(GROUP, param_group)
 // clang-format on
 #define AS_INDEX(index, name) index,
 #define AS_NAME(index, name) #name,
@@ -196,6 +196,8 @@ static inline void make_settings_legal(const drawn *d, int64_t *h) {
     if (h[STAGE] == 0 && t[DELAYED]) h[STAGE] = 1;
     if (h[STAGE] == 3 && t[APART]) h[STAGE] = 2;
     if (h[STAGE] < 3) h[PARAMS] = ZERO_DEVICE;
+    while (h[GROUP] && d->ranks % h[GROUP]) h[GROUP]--;
+    if (h[STAGE] < 3 || (h[PARAMS] == ZERO_NVME && h[GROUP] < d->ranks)) h[GROUP] = 0;
     if (h[STAGE] < 1 || has_nothing) h[OPTIMIZER] = ZERO_DEVICE;
     if (t[DELAYED] && h[OPTIMIZER] == ZERO_DEVICE) h[OPTIMIZER] = ZERO_HOST;
     if (h[STAGE] < 2) h[GRADIENTS] = ZERO_DEVICE;
@@ -241,6 +243,7 @@ static inline drawn draw_case(uint64_t seed, int ranks) {
     if (d.trained[LAYERS]) d.trained[MICRO] = 1 + seed / 4 % MOST_MICRO;
     for (int i = 0; i < HOWS; i++) draw_settings(d.how[i], &s);
     for (int i = 0; i < HOWS; i++) d.how[i][HOSTS] = ONE_OF(&apart, 0, 0, 1, 2);
+    for (int i = 0; i < HOWS; i++) d.how[i][GROUP] = below(&apart, 1 + ranks);
     draw_tables(&d, &s);
     draw_calls(&d, &s);
     make_legal(&d);

@@ -187,6 +187,7 @@ static zero_config config_of(run *r, int how) {
     c.debug.trace_events = h[TRACE] ? 1 << 15 : 0;
     c.comm.shared_window = (int)h[SHARED];
     c.comm.window_bytes = h[WINDOW];
+    c.param_group = (int)h[GROUP];
     c.comm.reduce_fp32 = (int)h[WIRE];
     c.comm.timeout_s = 60;
     c.offload.params = (zero_tier)h[PARAMS];
@@ -320,6 +321,13 @@ static int64_t planned_gathers(const run *r, int micro_batches) {
     return p.traffic.all_gather[ZERO_FOR_STEP];
 }
 
+// Returns the bytes that an update gathers; at stage 0 none.
+static int64_t planned_spread(const run *r) {
+    const int stage = r->config.stage, group = r->config.param_group;
+    const int parts = stage < 3 ? checks.ranks : group ? checks.ranks / group : 1;
+    return stage ? r->z->plan.spread * (parts - 1) : 0;
+}
+
 // Checks the traffic of a step. Gathers of delayed updates belong to the next step, so they are only summed.
 static void check_step_traffic(run *r, const zero_traffic *before, const call *c, int updated) {
     const zero_traffic now = traffic_of(r), *plan = &r->planned.traffic;
@@ -333,10 +341,10 @@ static void check_step_traffic(run *r, const zero_traffic *before, const call *c
     EXPECT(now.other[s] - before->other[s] == plan->other[s], "a step sends other bytes, not as planned");
     EXPECT(now.other[ZERO_FOR_SCALARS] - before->other[ZERO_FOR_SCALARS] == plan->other[ZERO_FOR_SCALARS],
            "a step sends scalars, not as planned");
-    const int64_t want = stage == 3              ? planned_gathers(r, c->of)
-                         : stage == 0 || updated ? plan->all_gather[s]
-                                                 : 0;
-    if (!r->config.offload.delayed_update || stage == 3)
+    const int64_t spread = planned_spread(r);
+    const int64_t all = stage == 3 ? planned_gathers(r, c->of) : plan->all_gather[s];
+    const int64_t want = updated ? all : all - spread;
+    if (!r->config.offload.delayed_update || !spread)
         EXPECT(gathered == want, "a step gathers %lld bytes, planned are %lld", (long long)gathered,
                (long long)want);
     r->gathered += gathered;
@@ -543,7 +551,7 @@ static int finish_update(run *r) {
     r->pending = 0;
     TRY(zero_finish_update(r->z));
     const zero_traffic now = traffic_of(r);
-    if (r->config.stage < 3) r->gathered += now.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP];
+    if (planned_spread(r)) r->gathered += now.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP];
     return 0;
 }
 
@@ -751,7 +759,7 @@ static void destroy(run *r) {
     if (r->z && !*problem) {
         check_memory(r);
         check_all_moved(r);
-        EXPECT(r->gathered == r->planned_gathers || !r->d->trained[DELAYED] || r->config.stage == 3,
+        EXPECT(r->gathered == r->planned_gathers || !r->d->trained[DELAYED],
                "updates gathered %lld bytes, planned are %lld", (long long)r->gathered,
                (long long)r->planned_gathers);
     }
@@ -855,6 +863,7 @@ static void run_all(const drawn *d, int how, result *to) {
 static int infer(run *r, const result *want, int how) {
     int64_t once = 0;
     TRY(create(r, how));
+    const state *params = rank_state(r->z, ZERO_PARAM);
     TRY(all_values(r, ZERO_PARAM, want->values[ZERO_PARAM], 1));
     for (int i = 0; i < 2; i++)
         TRY(evaluate(r, &(call){ .kind = EVAL, .abandoned = -1 }, &r->to->records[i]));
@@ -863,7 +872,7 @@ static int infer(run *r, const result *want, int how) {
     EXPECT(!strcmp(r->to->digests[0], want->digests[0]), "inference has other parameters");
     for (int s = 0; s < r->z->layout.n_stored && r->config.stage == 3; s++)
         if (r->z->layout.units[r->z->layout.units[s].of].shared) once += r->z->layout.units[s].shard;
-    once *= (checks.ranks - 1) * (int64_t)dtype_bytes(r->config.numbers.dtype);
+    once *= state_parts(params) * (params->group - 1) * (int64_t)dtype_bytes(params->dtype);
     const zero_traffic t = traffic_of(r);
     EXPECT(!measures(r) ||
                t.all_gather[ZERO_FOR_EVAL] == 2 * r->planned.traffic.all_gather[ZERO_FOR_EVAL] + once,

@@ -50,7 +50,8 @@ recipe() {
 }
 # lists NAME ARGUMENT...: checks that the run prints each setting of the plugin that an option gave it
 lists() {
-    local option own='bucket|prefetch|window|messages|comm.*|offload-.*|nvme.*|sub-.*|max-.*|delayed.*'
+    local option own='bucket|prefetch|param-group|window|messages|comm.*'
+    own+='|offload-.*|nvme.*|sub-.*|max-.*|delayed.*'
     for option in "${@:2}"; do
         [[ ! $option =~ ^(-w|--($own))$ ]] || screen "$1" "^config .* \(option $option\)"
     done
@@ -142,6 +143,15 @@ window -z 2 -r 2 --bucket 1 --comm-type fp32
 nvme ZERO_POISON=1 --offload-gradients nvme --overlap 1
 window -z 3 -r 1 -x 1 > updates -z 2 -x 3
 
+= parameters in groups of ranks|4|--dtype bf16 -d 512
+window -z 2
+window --param-group 1 --overlap 1
+messages ZERO_POISON=1 --param-group 2 --overlap 1
+offload --param-group 2 -r 3 --prefetch 0 --window 65536
+updates --param-group 2 -v 1 -m 1 -s 1 -g 4
+messages --param-group 4
+window --param-group 2 -x 1 > window -z 2 -x 2 > messages --param-group 1 -x 3
+
 = any ranks, fp32|1|--dtype fp32 -d 512 --any-ranks 1
 window -z 0
 nvme -r 0
@@ -163,6 +173,8 @@ window@4 -z 0
 window@4 -z 2 -r 0 --comm-type fp32
 nvme@4 --offload-gradients nvme -r 3
 messages@8 -z 1
+messages@8 --param-group 4 -r 3 --overlap 1
+window@4 --param-group 2 -x 1 > window@2 --param-group 1 -x 2 > window@4 -z 1 -x 3
 nvme@4 -x 1 > window -z 1 -x 2 > offload@2 -x 3
 
 = units of one matrix, two ranks|2|--dtype bf16 -e l3h2c32v257t32
@@ -216,6 +228,8 @@ window -z 0 --naive 1
 mpirun -z 1
 sbatch -z 3
 hosts -z 3 --overlap 1
+hosts -z 3 --param-group 2 --overlap 1
+hosts -z 3 --param-group 1
 hosts -z 2
 hosts -z 0 --window 65536
 END
@@ -249,7 +263,9 @@ auto -z 2 CUDA_STAND_IN=lag
 nccl -z 0 CUDA_STAND_IN=rival
 nccl -z 2 CUDA_STAND_IN=lazy --comm-type fp32
 nccl CUDA_STAND_IN=lag
+nccl --param-group 1 CUDA_STAND_IN=rival
 offload --comm host CUDA_STAND_IN=lazy --prefetch 2
+offload --comm host --param-group 1 CUDA_STAND_IN=lag
 updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN=lag
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
@@ -295,6 +311,8 @@ host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
 nccl@2 -z 1 -r 2 CUDA_STAND_IN=lazy
 nccl@4 --cpu-checkpointing CUDA_STAND_IN_ORDER=backward --overlap 0
 host@4 -z 2 -r 3 CUDA_STAND_IN=lag
+nccl@4 --param-group 2 -r 3 CUDA_STAND_IN=rival
+offload@4 --comm nccl CUDA_STAND_IN_DEVICES=4 --param-group 2 CUDA_STAND_IN=lazy
 offload@4 --comm host --cpu-checkpointing -x 1 > nccl@2 -x 2
 
 = cuda: fp16, micro-batches, sums in parts|1|--dtype fp16 -d 64 CUDA_STAND_IN_SPLIT=1

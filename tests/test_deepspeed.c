@@ -36,6 +36,7 @@ static zero_config start(void) {
     c.reduce_bucket_size = 777;
     c.prefetch = 4;
     c.overlap = 7;
+    c.numbers.dtype = ZERO_F16;
     c.comm.reduce_fp32 = 9;
     return c;
 }
@@ -122,19 +123,23 @@ static const struct {
     { Z("'stage': 0"), "stage=0", "" },
     { Z("'stage': 3"), "stage=3", "" },
     { Z("'stage': 1.0"), "stage=1", "" },
-    { "{'zero_optimization': true}", "stage=1", "" },
-    { "{'zero_optimization': false}", "stage=0", "" },
     { Z("'reduce_bucket_size': 5e8"), "reduce_bucket_size=500000000", "" },
-    { Z("'reduce_bucket_size': 0"), "reduce_bucket_size=1", "" },
     { Z("'overlap_comm': true"), "overlap=1", "" },
     { Z("'overlap_comm': false"), "overlap=0", "" },
     { Z("'overlap_comm': null"), "", "" },
     { Z("'stage3_prefetch_bucket_size': 0"), "prefetch=0", "" },
     { Z("'stage3_prefetch_bucket_size': 5e7"), "", "" },
-    { Z("'prefetch_bucket_size': 0"), "prefetch=0", "" },
+    { Z3("'zero_hpz_partition_size': 8"), "stage=3 param_group=8",
+      "=zero_optimization.zero_hpz_partition_size copy" },
+    { Z3("'zero_hpz_partition_size': 0"), "stage=3", "=zero_optimization.zero_hpz_partition_size" },
+    { Z("'stage': 2, 'zero_hpz_partition_size': 8"), "stage=2",
+      "-zero_optimization.zero_hpz_partition_size needs stage 3" },
     { "{'bf16': {'enabled': true}}", "numbers.dtype=bf16", "" },
-    { "{'bf16': {'enabled': false}}", "", "" },
+    { "{'bf16': {'enabled': false}}", "numbers.dtype=fp32", "" },
+    { "{'bf16': {'enabled': 'auto'}, 'fp16': null}", "", "" },
     { "{'gradient_accumulation_steps': 8}", "micro_batches=8", "" },
+    { "{'train_batch_size': 1, 'train_micro_batch_size_per_gpu': 1}", "trainer.rows_a_step=1 trainer.rows=1",
+      "" },
     { "{'gradient_accumulation_steps': 1e1}", "micro_batches=10", "" },
     // "auto" and null mean absent, for blocks too
     { "{'gradient_accumulation_steps': 'auto', 'train_batch_size': 'auto', 'scheduler': null, 'bf16': null}",
@@ -149,19 +154,19 @@ static const struct {
     { Z("'offload_optimizer': {'device': 'none', 'pin_memory': true}, 'offload_param': {'device': 'none'}"),
       "", "" },
     { Z("'zero_hpz_partition_size': 1, 'mics_shard_size': -1, 'zero_quantized_weights': false"), "", "" },
-    { Z("'stage3_max_live_parameters': 1e9, 'max_reuse_distance': 0, 'stage3_param_persistence_threshold': "
+    { Z("'stage3_max_live_parameters': 1e9, 'stage3_max_reuse_distance': 0, "
+        "'stage3_param_persistence_threshold': "
         "1e5"),
       "", "" },
     { "{'fp16': {'enabled': false, 'loss_scale': 0}, 'comet': {'enabled': 'false'}, 'amp': {'enabled': "
       "'auto'}}",
-      "", "" },
+      "numbers.dtype=fp32", "" },
     { "{'steps_per_print': 2000, 'wall_clock_breakdown': false, 'aio': {'queue_depth': 8}, 'timers': 0}",
       "offload.nvme_depth=8", "" },
     { "{'data_types': {'grad_accum_dtype': 'fp32'}, 'checkpoint': {'tag_validation': 'Warn'}}", "", "" },
     // fp16 and bf16 in either order
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}", "numbers.dtype=fp16", "" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': false}}", "numbers.dtype=bf16", "" },
-    { "{'fp16': true}", "numbers.dtype=fp16", "" },
     // comments and commas; quotes inside comments, comments inside strings
     { "// it's 'mine'\n{ # one\n'zero_optimization': /* two ' { */ { 'stage' : 1,  /* three */ }, }",
       "stage=1", "" },
@@ -186,54 +191,31 @@ static const struct {
     { PARAM("'device': 'nvme', 'nvme_path': '/a,/b', 'max_in_cpu': 2e8"),
       "stage=3 offload.params=nvme offload.nvme=/a,/b offload.params_in_host=200000000", "" },
     { Z("'stage': 1, 'offload_optimizer': {'device': 'cpu'}"), "stage=1 offload.optimizer=cpu", "" },
-    { Z("'cpu_offload': true"), "offload.optimizer=cpu offload.gradients=cpu", "" },
-    { Z("'cpu_offload': false"), "offload.optimizer=none", "" },
-    { Z3("'cpu_offload_param': true"), "stage=3 offload.params=cpu", "" },
-    { Z3("'cpu_offload_params': 'yes'"), "stage=3 offload.params=cpu", "" },
     { Z("'sub_group_size': 1e8"), "offload.sub_group_size=100000000", "" },
     { Z("'sub_group_size': 2048"), "offload.sub_group_size=2048", "" },
     { AIO("'block_size': 8388608, 'queue_depth': 128, 'intra_op_parallelism': 8"),
-      "offload.nvme_block_bytes=8388608 offload.nvme_depth=128 offload.nvme_threads=8",
-      "=aio.intra_op_parallelism io_uring" },
+      "offload.nvme_block_bytes=8388608 offload.nvme_depth=128 offload.nvme_threads=8", "" },
     { Z3("'offload_param': {'device': 'nvme', 'nvme_path': '/a'}, 'offload_optimizer': {'device': 'nvme', "
-         "'nvme_path': '/b'}"),
-      "stage=3 offload.params=nvme offload.optimizer=nvme offload.gradients=cpu offload.nvme=/a,/b",
-      "=zero_optimization.offload_param.nvme_path alternate" },
-    { Z3("'offload_param': {'device': 'cpu', 'nvme_path': '/a'}, 'offload_optimizer': {'device': 'nvme', "
-         "'nvme_path': '/b'}"),
-      "stage=3 offload.params=cpu offload.optimizer=nvme offload.gradients=cpu offload.nvme=/b",
-      "-zero_optimization.offload_param.nvme_path not nvme" },
-    // The number of threads has three names, of which DeepSpeed reads only one.
-    { AIO("'thread_count': 6"), "offload.nvme_threads=6",
-      "=aio.thread_count DeepSpeed itself does not read" },
-    // DeepSpeed refuses aio inside zero_optimization, but the plugin accepts it
-    { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
+         "'nvme_path': '/a'}"),
+      "stage=3 offload.params=nvme offload.optimizer=nvme offload.gradients=cpu offload.nvme=/a", "" },
+    { AIO("'thread_count': 6"), "", "-aio.thread_count DeepSpeed does not read" },
     // a block size below the minimum, as in most files
-    { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
+    { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size at least 524288" },
     { AIO("'block_size': 1000000"), "offload.nvme_block_bytes=1003520", "" },
     // keys without effect
     { OPTIMIZER("'pin_memory': false"), "", "-zero_optimization.offload_optimizer.pin_memory always pins" },
-    { OPTIMIZER("'device': 'cpu', 'super_offload': true"), "offload.optimizer=cpu offload.gradients=cpu",
-      "-zero_optimization.offload_optimizer.super_offload one way" },
     { OPTIMIZER("'device': 'cpu', 'buffer_size': 1e8, 'buffer_count': 5"),
       "offload.optimizer=cpu offload.gradients=cpu", "-zero_optimization.offload_optimizer.buffer_size" },
     { "{'bf16': {'enabled': true, 'check_grad_overflow': true}}", "numbers.dtype=bf16",
       "=bf16.check_grad_overflow" },
-    { "{'disable_allgather': true}", "", "-disable_allgather does not read" },
     { Z("'allgather_partitions': false"), "", "-zero_optimization.allgather_partitions does not read" },
-    { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size one way" },
+    { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size sizes its buffers" },
     // values that need a remark, and common ones that do not
-    { "{'prescale_gradients': true}", "", "-prescale_gradients overflow" },
-    { "{'prescale_gradients': 'off'}", "", "=prescale_gradients" },
-    { Z("'contiguous_gradients': false"), "", "-zero_optimization.contiguous_gradients memory" },
-    { Z("'contiguous_gradients': true"), "", "=zero_optimization.contiguous_gradients" },
+    { "{'prescale_gradients': true}", "", "-prescale_gradients sums are fp32" },
     { "{'fp16': {'enabled': true, 'auto_cast': true}}", "numbers.dtype=fp16", "-fp16.auto_cast inputs" },
-    { Z("'sub_group_size': 0"), "", "-zero_optimization.sub_group_size per tensor" },
-    { "{'compile': {'deepcompile': true, 'offload_parameters': false}}", "", "-compile.deepcompile PyTorch" },
-    // a block without "enabled" whose inner blocks are all disabled
-    { "{'compression_training': {'layer_reduction': {'enabled': false}, 'weight_quantization': "
-      "{'shared_parameters': {'enabled': false}, 'different_groups': {'w': {'modules': []}}}}}",
-      "", "=compression_training" },
+    { Z("'sub_group_size': 0"), "", "-zero_optimization.sub_group_size overlap" },
+    { Z("'sub_group_size': 2047"), "", "-zero_optimization.sub_group_size overlap" },
+    { "{'compile': {'deepcompile': true}}", "", "-compile PyTorch" },
     // Unknown keys far from any known one have no effect where DeepSpeed ignores them.
     { "{'comms_config': {'verbose': false}, 'monitor_config': {'enabled': true, 'tag': 'x'}}", "",
       "-comms_config DeepSpeed ignores it too" },
@@ -243,7 +225,7 @@ static const struct {
     { Z("'offload_param': {'device': 'cpu', 'pin_memory': true}, 'stage': 2"), "",
       "-zero_optimization.offload_param.device needs stage 3" },
     { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0",
-      "-zero_optimization.offload_param.nvme_path not used at this stage" },
+      "-zero_optimization.offload_param.nvme_path no states are on NVMe" },
     { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"), "stage=0",
       "-zero_optimization.offload_optimizer.device needs stage 1, 2 or 3" },
     // Below stage 3, DeepSpeed uses host memory for NVMe; the plugin uses NVMe.
@@ -252,15 +234,15 @@ static const struct {
       "=zero_optimization.offload_optimizer.device DeepSpeed keeps it in host" },
     // ratio is exact with any sub_group_size; 1e9 has no effect, because it is DeepSpeed's default.
     { Z("'sub_group_size': 1e9, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.3}"),
-      "offload.optimizer=cpu offload.gradients=cpu offload.optimizer_ratio=0.3",
-      "=zero_optimization.offload_optimizer.ratio exactly" },
-    { Z("'sub_group_size': 1e9"), "", "-zero_optimization.sub_group_size 4194304" },
+      "offload.optimizer=cpu offload.gradients=cpu offload.optimizer_ratio=0.3", "" },
+    { Z("'sub_group_size': 1e9"), "", "-zero_optimization.sub_group_size overlap" },
     // keys for the trainer
     { TRAINERS,
       "trainer.rows_a_step=32 trainer.rows=4 micro_batches=2 trainer.lr=5e-05 trainer.beta1=0.8 "
       "trainer.beta2=0.99 trainer.eps=1e-07 trainer.weight_decay=0.01 trainer.grad_clip=0.5 "
       "trainer.offload_activations=1",
-      "=optimizer.params.weight_decay DeepSpeed decays every parameter" },
+      "" },
+    { "{'communication_data_type': 'fp32'}", "comm.reduce_fp32=1", "" },
     // schedulers, with the parameters given, absent or "auto"
     { SCHEDULER("WarmupLR", "'warmup_min_lr': 0, 'warmup_max_lr': 1e-5, 'warmup_num_steps': 10"),
       "trainer.schedule=linear trainer.lr_final=1 trainer.lr=1e-05 trainer.warmup=10",
@@ -297,7 +279,7 @@ static const struct {
       " 'fp16': {'enabled': true, 'loss_scale': 0, 'loss_scale_window': 1000, 'hysteresis': 2}, }\n",
       "stage=3 offload.params=nvme offload.optimizer=nvme offload.gradients=cpu offload.nvme=/local_nvme "
       "offload.params_in_host=1000000000 offload.nvme_block_bytes=524288 offload.nvme_depth=32 "
-      "offload.nvme_threads=1 reduce_bucket_size=10000000 numbers.dtype=fp16 trainer.rows_a_step=16 "
+      "reduce_bucket_size=10000000 numbers.dtype=fp16 trainer.rows_a_step=16 "
       "trainer.grad_clip=1",
       "" },
     // Hugging Face's example, with "auto"
@@ -311,12 +293,11 @@ static const struct {
       "'train_micro_batch_size_per_gpu': 'auto', 'wall_clock_breakdown': false}",
       "stage=3 offload.params=cpu offload.optimizer=cpu offload.gradients=cpu overlap=1 "
       "trainer.rows_a_step=auto",
-      "=zero_optimization.reduce_bucket_size the largest unit" },
-    // as printed by ds_nvme_tune: booleans are strings, and DeepSpeed itself does not read num_threads
+      "" },
+    // as printed by ds_nvme_tune: booleans are strings
     { AIO("'single_submit': 'false', 'overlap_events': 'true', 'num_threads': 8, 'queue_depth': 32, "
           "'block_size': 1048576"),
-      "offload.nvme_threads=8 offload.nvme_depth=32 offload.nvme_block_bytes=1048576",
-      "=aio.num_threads DeepSpeed itself does not read" },
+      "offload.nvme_depth=32 offload.nvme_block_bytes=1048576", "" },
 };
 
 // zero_config_from_file must give the same settings, but it refuses files with keys for the trainer.
@@ -353,9 +334,8 @@ static void test_lenient_values(void **state) {
     static const char *const yes[] = { "true", "1", "1.0", "'true'", "'On'", "'yes'", "'1'", NULL };
     static const char *const no[] = { "false", "0", "'False'", "'off'", "'no'", "'n'", NULL };
     all_mean("{'zero_optimization': {'reduce_bucket_size': ", sizes, "}}", "reduce_bucket_size=200000000");
-    all_mean("{'zero_optimization': {'cpu_offload': ", yes, "}}",
-             "offload.optimizer=cpu offload.gradients=cpu");
-    all_mean("{'zero_optimization': {'cpu_offload': ", no, "}}", "offload.optimizer=none");
+    all_mean("{'zero_optimization': {'overlap_comm': ", yes, "}}", "overlap=1");
+    all_mean("{'zero_optimization': {'overlap_comm': ", no, "}}", "overlap=0");
 }
 
 // A nonzero prefetch size in elements enables prefetching of one unit if the program had disabled it.
@@ -403,7 +383,7 @@ static const struct {
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}", "bf16.enabled: true|exclude each other" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': true}}", "fp16.enabled: true|exclude each other" },
     { "{'fp16': {'enable': false}}", "fp16.enable: unknown key|fp16.enabled" },
-    { "{'fp16': 3}", "fp16: 3|true or false" },
+    { "{'compression_training': {'a': {'enabled': true}}}", "compression_training: {'a'|not built" },
     { "{'fp16': {'enabled': true, 'hysteresis': 0}}", "fp16.hysteresis: 0|from 1" },
     { "{'fp16': {'enabled': true, 'initial_scale_power': 127}}", "fp16.initial_scale_power: 127|to 126" },
     { "{'fp16': {'enabled': true, 'loss_scale': -1}}", "fp16.loss_scale: -1|at least 0" },
@@ -411,19 +391,14 @@ static const struct {
       "fp16.consecutive_hysteresis: 7|true or false" },
     { "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true}}",
       "fp16.fp16_master_weights_and_grads: true|not built" },
-    { "{'fp16': {'auto_cast': 7}}", "fp16.auto_cast: 7|true or false" },
-    { "{'compile': {'offload_parameters': true}}", "compile.offload_parameters: true|not built" },
-    { "{'compression_training': {'layer_reduction': {'enabled': false}, 'a': {'b': {'enabled': true}}}}",
-      "compression_training.a.b.enabled: true: not built" },
-    { Z("'zero_hpz_partition_size': 8"), "zero_hpz_partition_size: 8|hpZ|write 1" },
     { Z("'zero_hpz_partition_size': true"), "zero_hpz_partition_size: true" },
+    { Z("'zero_hpz_partition_size': -1"), "zero_hpz_partition_size: -1|from 0" },
     { Z("'zero_quantized_weights': true"), "zero_quantized_weights: true|not built" },
-    { Z("'mics_shard_size': 4"), "mics_shard_size: 4|MiCS" },
+    { Z("'mics_shard_size': 4"), "mics_shard_size: 4: not built; remove it or write -1" },
     { Z("'reduce_scatter': false"), "reduce_scatter: false" },
     { Z("'zenflow': {'topk_ratio': 0.1}"), "zenflow: {|not built" },
-    { "{'communication_data_type': 'int8'}",
-      "communication_data_type: 'int8'|fp32, bf16 or fp16|write 'fp32'" },
-    { "{'communication_data_type': 32}", "communication_data_type: 32|fp32, bf16 or fp16" },
+    { "{'communication_data_type': 'int8'}", "communication_data_type: 'int8'|own type|write 'fp32'" },
+    { "{'communication_data_type': 32}", "communication_data_type: 32|own type" },
     { "{'wall_clock_breakdown': true}", "wall_clock_breakdown: true|not built" },
     { "{'elasticity': {'enabled': true}}", "elasticity.enabled: true|not built" },
     { "{'data_types': {'grad_accum_dtype': 'bf16'}}", "data_types.grad_accum_dtype: 'bf16'|fp32" },
@@ -438,8 +413,6 @@ static const struct {
     { Z("'': 3"), "unknown key; remove it" },
     { "{'fp61': {'enabled': true}}", "fp61: unknown key|is fp16" },
     { AIO("'queue_dept': 3"), "aio.queue_dept: unknown key|is aio.queue_depth" },
-    { Z("'max_live_parameters': 1e9, 'stage3_max_live_parameters': 1e9"),
-      ".max_live_parameters: is also here as stage3_max_live" },
     // the error has the key's line, whatever text comes before it
     { "{\n/* a\n b */ 'comet': {'enabled': false,\n 'stage': 1},\n # 'stage': "
       "1\n'zero_optimization':\n{\n'stage'\n: 9}}",
@@ -467,33 +440,28 @@ static const struct {
     { Z("'reduce_bucket_size': '5e8x'"), "reduce_bucket_size: '5e8x'" },
     { Z("'reduce_bucket_size': ' 5'"), "whole number" },
     { Z("'reduce_bucket_size': ''"), "whole number" },
-    { Z("'sub_group_size': 2047"), "sub_group_size: 2047: must be 0 or a whole number of at least 2048" },
     { Z("'sub_group_size': 1e30"), "sub_group_size: 1e30: must be a whole number from 0 to 1e+18" },
     { Z("'sub_group_size': -1"), "sub_group_size: -1: must be a whole number of at least 0" },
     { OPTIMIZER("'device': 'gpu'"), "offload_optimizer.device: 'gpu': must be one of 'none', 'cpu', 'nvme'" },
     { OPTIMIZER("'device': 1"), "offload_optimizer.device: 1" },
     { OPTIMIZER("'ratio': 1.5"), "ratio: 1.5: must be a number from 0 to 1" },
     { OPTIMIZER("'nvme_path': 3"), "nvme_path: 3: must be a folder" },
-    { OPTIMIZER("'nvme_path': ''"), "nvme_path: '': must be a folder" },
     { OPTIMIZER("'pin_memry': true"),
       "unknown key; the nearest known one is zero_optimization.offload_optimizer.pin_memory" },
     { Z("'offload_param': true"), "offload_param: true: must be a block" },
-    { Z("'cpu_offload': true, 'offload_optimizer': {'device': 'cpu'}"),
-      "cpu_offload: true: is the old name of offload_optimizer" },
+    { Z("'cpu_offload': true"), "cpu_offload: true: an old name; write the block offload_optimizer" },
+    { Z3("'offload_param': {'device': 'cpu', 'nvme_path': '/a'}, 'offload_optimizer': {'device': 'nvme', "
+         "'nvme_path': '/b'}"),
+      "offload_optimizer.nvme_path: '/b': must be the same as zero_optimization.offload_param.nvme_path" },
     { AIO("'queue_depth': 0"), "aio.queue_depth: 0" },
-    { AIO("'thread_count': 1, 'num_threads': 2"), "aio.num_threads: 2: is another name of aio.thread_count" },
-    { AIO("'use_gds': true"), "aio.use_gds: true: GPUDirect" },
-    { "{'aio': {}, 'zero_optimization': {'aio': {'queue_depth': 8}}}",
-      "zero_optimization.aio: is also at the top level" },
-    { "{'bf16': {}, 'bfloat16': {'enabled': true}}", "bfloat16: is also at the top level as bf16" },
+    { AIO("'use_gds': true"), "aio.use_gds: true: not built" },
     { "{'activation_checkpointing': {'profile': true}}", "activation_checkpointing.profile: true" },
     { "{'optimizer': {'params': {'betas': [0.9]}}}", "betas: [0.9]: must be a list of two" },
-    { "{'optimizer': {'params': {'max_grad_norm': 1}}}", "max_grad_norm: 1: gradient_clipping does" },
-    { "{'bf16': {'check_grad_overflow': false}}",
-      "check_grad_overflow: false: every stage checks for infinities" },
-    // keys that DeepSpeed refuses too
-    { Z("'legacy_stage1': true"), "legacy_stage1: true: DeepSpeed refuses it too" },
-    { Z("'grad_hooks': true"), "grad_hooks: true: DeepSpeed has no such key" },
+    { "{'optimizer': {'params': {'max_grad_norm': 1}}}",
+      "max_grad_norm: 1: an old name; write gradient_clipping" },
+    { "{'bf16': {'check_grad_overflow': false}}", "check_grad_overflow: false: cannot be disabled" },
+    { "{'bfloat16': {'enabled': true}}", "bfloat16.enabled: true: an old name; write bf16" },
+    { Z("'aio': {'queue_depth': 8}"), "zero_optimization.aio: unknown key; the nearest known one is aio" },
     { "{'gradient_clipping': 1e308}", "gradient_clipping: 1e308: must be a number from 0 to 1e+18" },
     { "{'gradient_clipping': -1}", "gradient_clipping: -1: must be a number of at least 0" },
     // Settings before the mistake must not be applied either.
@@ -557,40 +525,6 @@ static void test_trainers_keys(void **state) {
     REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "8 keys cannot be honoured");
 }
 
-// -------- the dtype in which gradients are sent
-
-// Gradients have the parameters' dtype, but stages 0 and 1 send sums over micro-batches, which are fp32.
-static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
-    static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
-    char key[64], others[200], text[2 * sizeof others + 5], words[120];
-    zero_config c = start();
-    zero_dtype own = stage < 2 && micro_batches > 1 ? ZERO_F32 : dtype;
-    int taken = wanted == ZERO_F32 || wanted == own;
-    snprintf(key, sizeof key, "'communication_data_type': '%s'", names[wanted]);
-    snprintf(others, sizeof others,
-             "'zero_optimization': {'stage': %d}, 'gradient_accumulation_steps': %d, 'fp16': {'enabled': "
-             "%s}, 'bf16': {'enabled': %s}",
-             stage, micro_batches, is[dtype == ZERO_F16], is[dtype == ZERO_BF16]);
-    snprintf(text, sizeof text, "{%s, %s}", first ? key : others, first ? others : key);
-    write_file(text);
-    snprintf(words, sizeof words,
-             taken ? "" : "communication_data_type: '%s'|are sent as %s|%s would round|write '%s'",
-             names[wanted], names[own], names[wanted], names[own]);
-    check_error(text, zero_config_from_file(&c, file), taken ? 0 : ZERO_ERR_ARGUMENT, words);
-    int want = !taken ? start().comm.reduce_fp32 : wanted == ZERO_F32;
-    if (c.comm.reduce_fp32 != want)
-        fail_msg("%s gives reduce_fp32 %d, not %d", text, c.comm.reduce_fp32, want);
-}
-
-static void test_wire(void **state) {
-    for (zero_dtype dtype = ZERO_F32; dtype <= ZERO_F16; dtype++)
-        for (int stage = 0; stage < 4; stage++)
-            for (int micro_batches = 1; micro_batches < 3; micro_batches++)
-                for (zero_dtype wanted = ZERO_F32; wanted <= ZERO_F16; wanted++)
-                    for (int first = 0; first < 2; first++)
-                        check_wire(dtype, stage, micro_batches, wanted, first);
-}
-
 static void test_files(void **state) {
     zero_config c = start();
     check_error("no file", zero_config_from_file(&c, "/nowhere/ds.json"), ZERO_ERR_IO,
@@ -635,8 +569,7 @@ static void test_environment(void **state) {
         { "3", "{}", 0, "stage=3", "" },
         { "3", Z("'stage': 'auto'"), 0, "stage=3", "" },
         { "3", "{'zero_optimization': null}", 0, "stage=3", "" },
-        { "3", Z("'stage': 1"), ZERO_ERR_ARGUMENT, "", ":1: zero_optimization.stage: stage 1|ZERO_STAGE=3" },
-        { "0", "{'zero_optimization': true}", ZERO_ERR_ARGUMENT, "", "stage 1|ZERO_STAGE=0" },
+        { "3", Z("'stage': 1"), ZERO_ERR_ARGUMENT, "", ":1: zero_optimization.stage: 1: but|ZERO_STAGE=3" },
         { "3", Z("'stge': 1"), ZERO_ERR_ARGUMENT, "", "stge" },
         { "4", NULL, ZERO_ERR_ARGUMENT, "", "ZERO_STAGE=4|0, 1, 2 and 3" },
         { "-1", NULL, ZERO_ERR_ARGUMENT, "", "ZERO_STAGE=-1" },
@@ -672,7 +605,6 @@ int main(void) {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_all_at_once),
         cmocka_unit_test(test_trainers_keys),
-        cmocka_unit_test(test_wire),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_environment),
     };

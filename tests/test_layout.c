@@ -148,7 +148,7 @@ static void check_shards(const model *m, const layout *l) {
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
         assert_true(u->padded >= end &&
                     (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than necessary
-        assert_int_equal(u->base, flat);
+        assert_int_equal(u->shard_base * l->ranks, flat);
         assert_int_equal(u->shard_base, shards);
         const zero_unit *given = &m->units[u->of];
         assert_int_equal(u->shared,

@@ -458,6 +458,39 @@ static void test_traffic(void **state) {
     }
 }
 
+// -------- groups that shard parameters
+
+// Four ranks, two on each of two nodes. A rank keeps 4 / S shards of every unit: it sends them within its
+// group at each gather, and its own one to the ranks that keep it too, once per update.
+static void test_groups(void **state) {
+    enum { SHARD = PADDED / 4, GATHERED = 256 + 2 * 2 * (SHARD - 256) - 3 * 1280, LOW = 2 };
+    static const struct {
+        int S, windows, inside, across;  // how many ranks of the other node it sends to
+    } rows[] = { { 1, 0, 0, 2 }, { 1, 1, 0, 1 }, { 2, 0, 0, 1 },
+                 { 2, 1, 0, 1 }, { 4, 0, 2, 0 }, { 4, 1, 1, 0 } };
+    for (size_t i = 0; i < ROWS(rows); i++) {
+        const int S = rows[i].S, kept = 4 / S;
+        zero_config c = config_of(3, ZERO_BF16, 2);
+        c.param_group = S;
+        c.comm.shared_window = rows[i].windows;
+        const zero_plan p = plan_of(&c, 4, 2);
+        const zero_formula *f = &p.formulas[3];
+        assert_true(f->whole == 0 && f->grouped == (S < 4 ? LOW : 0) && f->sharded == 18 - f->grouped);
+        assert_int_equal(f->bytes, (PSI * (LOW * kept + 16) + 3) / 4);
+        assert_true(p.formulas[2].grouped == 0 && p.formulas[2].whole == LOW);
+        for (const zero_memory_line *l = p.lines; l < p.lines + p.n_lines; l++)
+            if (!strcmp(l->purpose, "parameters")) assert_int_equal(l->bytes, pages(kept * SHARD * LOW));
+        const int64_t inside = GATHERED * LOW * kept, across = SHARD * LOW;
+        const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
+        assert_int_equal(all->all_gather[ZERO_FOR_STEP], inside * (S - 1) + across * (kept - 1));
+        assert_int_equal(between->all_gather[ZERO_FOR_STEP],
+                         inside * rows[i].inside + across * rows[i].across);
+        assert_int_equal(all->all_gather[ZERO_FOR_EVAL], SHARD * LOW * kept * (S - 1));
+        assert_int_equal(between->all_gather[ZERO_FOR_EVAL], SHARD * LOW * kept * rows[i].inside);
+        assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * NORM_VALUES * sizeof(double));
+    }
+}
+
 // -------- size
 
 static long peak_kib(void) {
@@ -562,6 +595,27 @@ static void test_refused(void **state) {
     c.stage = 4;
     refused(&c, UNITS, 4, 4, "stage 4");
     c.stage = 3;
+    static const struct {
+        int ranks, group;
+        const char *words;
+    } groups[] = { { 4, 3, "param_group 3: must divide the number of ranks, 4; the nearest is 2" },
+                   { 6, 5, "the nearest is 6" },
+                   { 6, 4, "the nearest is 3" },
+                   { 4, 9, "the nearest is 4" },
+                   { 7, 3, "the nearest is 1" } };
+    for (size_t i = 0; i < ROWS(groups); i++) {
+        c.param_group = groups[i].group;
+        refused(&c, UNITS, groups[i].ranks, groups[i].ranks, groups[i].words);
+    }
+    c.param_group = 2;
+    c.offload.params = ZERO_NVME;
+    c.offload.nvme = ".";
+    refused(&c, UNITS, 4, 4, "param_group: parameters in files");
+    c.offload.params = ZERO_DEVICE;
+    c.stage = 2;
+    refused(&c, UNITS, 4, 4, "parameters are whole on every rank below stage 3");
+    c.stage = 3;
+    c.param_group = 0;
     c.comm.window_bytes = 64 << 10;
     refused(&c, UNITS, 1000, 8, "window_bytes 65536");
 }
@@ -572,11 +626,11 @@ int main(void) {
         cmocka_unit_test(test_lines_with_sums), cmocka_unit_test(test_cuda_lines),
         cmocka_unit_test(test_lines_by_layers), cmocka_unit_test(test_line_per_tier),
         cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
-        cmocka_unit_test(test_large),           cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
-        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_groups),          cmocka_unit_test(test_large),
+        cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_largest),         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_find_line),       cmocka_unit_test(test_update_states),
+        cmocka_unit_test(test_frozen),          cmocka_unit_test(test_frozen_in_files),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the plan in virtual time, --plan --machine: its collectives are those of a run, in the same order; what
-# it prints; and what it refuses.
+# Tests the plan in virtual time, --plan --machine: its collectives are those of a run, in the same order;
+# what it prints; and what it refuses.
 # Usage: tests/virtual.sh TRAINER
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
@@ -8,7 +8,8 @@ trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 
 # A CPU with one sample for each layer, whose times only have to be plausible.
 {
-    echo '{"kind": ["cpu"], "title": ["two cores"], "cores": [2], "host_bytes": [4e9], "flops": [1e11, 1e11, 0],'
+    echo '{"kind": ["cpu"], "title": ["two cores"], "cores": [2], "host_bytes": [4e9],'
+    echo '"flops": [1e11, 1e11, 0],'
     for name in copy clear sum squares update gather reduce between share read write; do
         echo "\"$name\": [1e-6, 2e9],"
     done
@@ -35,7 +36,8 @@ same_order() {
     launch "$1"
     need 'the run failed' timeout $hang_limit "${launcher[@]}" "$trainer" --device cpu "${all[@]}" \
         --trace "$dir/run.json" >"$dir/log" 2>&1 </dev/null
-    need 'the plan failed' plan --plan-ranks "$1" "${all[@]}" --machine "$dir/two.json" --trace "$dir/plan.json"
+    need 'the plan failed' plan --plan-ranks "$1" "${all[@]}" --machine "$dir/two.json" \
+        --trace "$dir/plan.json"
     collectives "$dir/run.json" >"$dir/run"
     collectives "$dir/plan.json" >"$dir/planned"
     need "$*: no collectives" [ -s "$dir/run" ]
@@ -64,6 +66,8 @@ seconds=$({ time plan --machine a100-80gx8 --plan-ranks 512 -z 3 -e d48 -b 4 -t 
     --dtype bf16; } 2>&1)
 has "$dir/plan" '^time of a step on NVIDIA A100 SXM 80 GB, 8 per host: a model, not measured' \
     '^  collectives +[0-9.]+ % of the step, [1-9][0-9.]* % exposed$'
+plan --machine h100x8 --plan-ranks 16 -z 3 -e d12 -b 4 --dtype bf16 --param-group 8 --offload-param cpu
+has "$dir/plan" '^  copies over the bus '
 need "it took ${seconds:-?} s" number "${seconds:-99} < 20"        # 0.02 s on an idle machine
 end
 

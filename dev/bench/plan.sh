@@ -23,13 +23,16 @@ draw() {
         BEGIN {
             srand(seed)
             while (drawn < count) {
-                ranks = one("1 1 2 2 2 2 3 4"); L = one("2 3 4 6 8"); C = one("64 128 192 256 384 512 768")
-                T = one("32 64 128 256 512"); B = one("1 2 4 8"); V = one("257 257 4096 50257"); A = one("1 1 2 4")
+                ranks = one("1 1 2 2 2 2 3 4")
+                L = one("2 3 4 6 8"); C = one("64 128 192 256 384 512 768"); V = one("257 257 4096 50257")
+                T = one("32 64 128 256 512"); B = one("1 2 4 8"); A = one("1 1 2 4")
                 flops = ranks * A * B * T * (6 * (12 * L * C * C + V * C) + 6 * L * C * T)
                 if (flops > 60e9 || flops < 0.5e9) continue
-                options = sprintf("-e l%dh%dc%dv%dt%d -b %d -d %d -z %d --dtype %s -r %d --overlap %d", L, C / 64,
-                    C, V, T, B, ranks * A * B * T, one("0 1 2 3"), one("fp32 bf16"), one("0 1 2 3"), one("0 1"))
-                options = options " --threads " (ranks == 1 ? one("1 2") : 1) " --accumulate " one("batches layers")
+                options = sprintf("-e l%dh%dc%dv%dt%d -b %d -d %d -z %d", L, C / 64, C, V, T, B,
+                    ranks * A * B * T, one("0 1 2 3"))
+                options = options sprintf(" --dtype %s -r %d --overlap %d --threads %d --accumulate %s",
+                    one("fp32 bf16"), one("0 1 2 3"), one("0 1"), ranks == 1 ? one("1 2") : 1,
+                    one("batches layers"))
                 across = hosts && ranks == 2 && rand() < 0.4
                 if (nvme && !across && rand() < 0.25) {
                     sub(/-z [0-3]/, "-z 3", options)
@@ -66,8 +69,8 @@ while read -r ranks hosts options; do
     machine=build/machine.json run=run_here
     [ "$hosts" = 1 ] || machine=$work/between.json run=run_on_hosts
     # shellcheck disable=SC2086
-    timeout 60 ./train_gpt2_zero --plan --machine "$machine" --plan-ranks "$ranks" -pg $((ranks / hosts)) $options \
-        >"$work/plan" 2>&1 </dev/null || or "$work/plan"
+    timeout 60 ./train_gpt2_zero --plan --machine "$machine" --plan-ranks "$ranks" -pg $((ranks / hosts)) \
+        $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
     # shellcheck disable=SC2086
     $run "$ranks" $options || or "$work/log"
     planned=$(sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan")
@@ -78,7 +81,11 @@ done < <(draw)
 awk '
     { error[NR] = $3 < 0 ? -$3 : $3 + 0; planned[NR] = $1; is[NR] = $2 }
     END {
-        for (i = 1; i <= NR; i++) { n = 0; for (j = 1; j <= NR; j++) n += error[j] < error[i]; rank[n] = error[i] }
+        for (i = 1; i <= NR; i++) {
+            n = 0
+            for (j = 1; j <= NR; j++) n += error[j] < error[i]
+            rank[n] = error[i]
+        }
         for (i = int(NR / 2); i >= 0 && !(i in rank); i--) continue
         median = rank[i]
         for (i = 1; i <= NR; i++) if (error[i] > most) most = error[i]
@@ -87,6 +94,6 @@ awk '
             pairs++
             right += (planned[i] < planned[j]) == (is[i] < is[j])
         }
-        printf "%d configurations: error %.1f %% in the median, at most %.1f %%; %d of %d pairs in order\n", NR,
-            median, most, right, pairs
+        printf "%d configurations: error %.1f %% in the median, at most %.1f %%; %d of %d pairs in order\n",
+            NR, median, most, right, pairs
     }' "$work/all"

@@ -87,26 +87,18 @@ static int load_folder(zero *z, const char *path, char **text) {
     return rc;
 }
 
-// Gathers a unit on all ranks, and waits for it.
-static int gather_now(zero *z, state *s, int unit) {
-    const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = z->layout.units[unit].of, .units = 1 };
-    state_part p;
-    ZERO_TRY(wait_for_device(z, COMM));
-    ZERO_TRY(state_open(&p, s, z->comm.gather_stream, unit, STATE_WHOLE, STATE_CHANGE));
-    comm_piece piece = { p.at, state_own(&p), z->layout.units[unit].shard };
-    int rc = comm_all_gather(&z->comm, use, &piece, 1, dtype_bytes(s->dtype));
-    ZERO_TRY(state_close_after(rc, &p, 1));
-    return wait_for_device(z, z->comm.gather_stream);
-}
-
-// Gathers the states that this stage keeps whole, because each rank has read only its own parts of them.
+// Gathers the states of which this stage keeps more than the own parts, which are all that a rank has read.
 static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
+    ZERO_TRY(wait_for_device(z, COMM));
     for (int u = 0; u < z->layout.n_stored; u++) {
-        for (int what = 0; what < STATES; what++) {
-            state *s = rank_state(z, what);
-            const int is_whole = s->kept && !s->sharded && u < state_units(s) && z->layout.units[u].padded;
-            if (what != ZERO_GRADIENT && is_whole) ZERO_TRY(gather_now(z, s, u));
+        const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = z->layout.units[u].of, .units = 1 };
+        for (int what = 0; what < ZERO_GRADIENT; what++) {
+            const state *s = rank_state(z, what);
+            if (!s->kept || state_parts(s) == 1 || u >= state_units(s) || !z->layout.units[u].padded)
+                continue;
+            ZERO_TRY(rank_state_gather(z, use, what, u));
+            ZERO_TRY(wait_for_device(z, z->comm.gather_stream));
         }
     }
     return z->device.f->wait(&z->device, COMM);

@@ -17,7 +17,7 @@
 
 // One unit's part in a collective, in device memory.
 typedef struct {
-    char *full;   // ranks * elems elements
+    char *full;   // ranks * elems elements, of the ranks that take part
     char *shard;  // elems elements; may be inside full
     int64_t elems;
     const float *plus;  // (elems) a reduction adds these to the mean; may be the shard; NULL: nothing
@@ -29,8 +29,18 @@ typedef struct {
     zero_purpose purpose;
     int unit, units;   // its first unit, and their number; units 0: scalars
     int64_t *counter;  // where to add the bytes sent; NULL: to the traffic of this purpose
+    net_group of;      // a gather: the ranks that take part; ranks 0: all. All ranks call it, each for
+                       // its comm_near or its comm_far of config.param_group
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
+
+// The two groups of a rank: `near` consecutive ranks, and the ranks of equal place in all such groups.
+static inline net_group comm_near(int rank, int near) {
+    return (net_group){ rank % near, near, rank / near * near, 1 };
+}
+static inline net_group comm_far(int rank, int ranks, int near) {
+    return (net_group){ rank / near, ranks / near, rank % near, near };
+}
 
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // how traffic is counted
 
@@ -39,7 +49,7 @@ typedef struct comm comm;
 // For device memory. Unless a comment states otherwise, each returns 0 or a negative error.
 typedef struct {
     // The next two may only queue work on the device, so the host cannot use the result yet when they return.
-    // On comm.gather_stream: full = all ranks' shards, in rank order.
+    // On comm.gather_stream: full = the shards of all ranks that take part, in their order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
     // On stream COMM: shard = this rank's part of full, summed over the ranks in tree order in fp32, times
     // scale, plus `plus`, rounded once.
@@ -97,13 +107,12 @@ static inline int comm_hosts(const comm_way *way) {
     const int near = way->nccl ? way->nccl : way->window;
     return near ? way->ranks / near : 1;
 }
-// The two groups of a rank: `near` consecutive ranks, and the ranks of equal place in all such groups.
-static inline net_group comm_near(int rank, int near) {
-    return (net_group){ rank % near, near, rank / near * near, 1 };
-}
-static inline net_group comm_far(int rank, int ranks, int near) {
-    return (net_group){ rank / near, ranks / near, rank % near, near };
-}
+// How the host's functions pass gathered data: first between the ranks `far`, by messages, then between ranks
+// of this rank's host, by the window of so many ranks. Either may be this rank alone.
+typedef struct {
+    net_group far, near;
+} comm_route;
+comm_route comm_route_of(int window, int rank, net_group of);
 // Returns the number of slots of COMM_INCOMING: one for each rank and, with two groups, two for each host's
 // fp32 sums, which may be twice as wide as the data.
 static inline int comm_slots(const comm_way *way) {
@@ -138,10 +147,13 @@ static inline void comm_count(comm *c, comm_use use, comm_kind kind, size_t byte
     *counter += (int64_t)bytes;
 }
 
+// The gather of a rank with itself (comm/self.c).
+int comm_copy_own(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
+
 // -------- the table's functions, with the defaults of the optional ones
 
 static inline int comm_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    return c->f->all_gather(c, use, pieces, n, elem_bytes);
+    return (use.of.ranks == 1 ? comm_copy_own : c->f->all_gather)(c, use, pieces, n, elem_bytes);
 }
 static inline int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
                                       zero_dtype full_type, zero_dtype shard_type, float scale) {
@@ -186,6 +198,8 @@ int comm_sum_hosts(comm *c, const comm_round *r, comm_sum s, int hosts, size_t s
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 
+// As comm_all_gather, of several ranks.
+int comm_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes);
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);

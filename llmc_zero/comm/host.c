@@ -13,8 +13,10 @@ static int move(comm *c, device *d, void *to, const void *from, size_t bytes) {
     return d->f->copy(d, COMM, to, from, bytes);
 }
 
-static int exchange(comm *c, staging *s, comm_use use, exchange_kind x, comm_kind kind, size_t bytes) {
-    comm_count(c, use, kind, (s->of.ranks - 1) * bytes);
+// others: how many other ranks use the bytes.
+static int exchange(comm *c, staging *s, comm_use use, exchange_kind x, comm_kind kind, int others,
+                    size_t bytes) {
+    comm_count(c, use, kind, others * bytes);
     return staging_exchange(c, s, use, x, 0, bytes);
 }
 
@@ -76,7 +78,8 @@ static int sum_near(comm *c, comm_use use, const comm_round *round, comm_sum *s)
     s->sums = staging_out(h->far, EXCHANGE_SCATTER, 0);
     const size_t apart = staging_out(h->far, EXCHANGE_SCATTER, 1) - s->sums;
     ZERO_TRY(comm_sum_hosts(c, round, *s, h->hosts, bytes, apart));
-    ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, round->elems * sizeof(float)));
+    ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, h->hosts - 1,
+                      round->elems * sizeof(float)));
     *s = sum_of(h->far, ZERO_F32);
     s->mine = staging_out(h->far, EXCHANGE_SCATTER, h->far->of.rank);
     return 0;
@@ -91,7 +94,8 @@ static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     while (comm_next_round(&round, scatter_room(h, size))) {
         const size_t bytes = h->hosts * round.elems * size;
         ZERO_TRY(pack(c, &round, size));
-        ZERO_TRY(exchange(c, h->near, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, bytes));
+        ZERO_TRY(
+            exchange(c, h->near, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, h->near->of.ranks - 1, bytes));
         comm_sum sum = sum_of(h->near, full_type);
         sum.part = c->group.rank;
         ZERO_TRY(receive(c, bytes, &sum.others, &sum.stride));
@@ -117,62 +121,81 @@ static int copy_twice(comm *c, device *d, char *out, char *own, const char *from
     return 0;
 }
 
-// Copies what a round has gathered of a part to its place in full.
-static int unpack(comm *c, device *d, const comm_round *round, int part, const char *in, size_t size) {
+// Between which ranks, and through which staging, the data of a gather passes.
+typedef struct {
+    comm_use use;
+    comm_kind kind;
+    device *device;
+    size_t size;  // of an element
+    comm_route by;
+    staging far;    // of by.far, unless that is this rank alone
+    staging *near;  // the window of by.near and the other ranks of this host
+} gathering;
+
+// Copies what a round has gathered of a rank to its place in full. part: its number among those that take
+// part.
+static int unpack(comm *c, const gathering *g, const comm_round *round, int part, const char *in) {
     for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
-        char *to = u->piece->full + (part * u->piece->elems + u->from) * size;
-        ZERO_TRY(move(c, d, to, in + u->at * size, u->n * size));
+        char *to = u->piece->full + (part * u->piece->elems + u->from) * g->size;
+        ZERO_TRY(move(c, g->device, to, in + u->at * g->size, u->n * g->size));
     }
     return 0;
 }
 
-// Sends what has come from the other hosts on to the ranks of this one.
-static int gather_near(comm *c, comm_use use, comm_kind kind, device *d, const comm_round *round,
-                       size_t size) {
-    const comm_host *h = c->host;
-    const int L = h->near->of.ranks;
-    const size_t bytes = round->elems * size;
-    char *out = staging_out(h->near, EXCHANGE_GATHER, 0);
-    for (int host = 0; host < h->hosts; host++) {
-        const int own = host == h->far->of.rank;
-        const char *from = own ? staging_out(h->far, EXCHANGE_GATHER, 0)
-                               : staging_in(h->far, EXCHANGE_GATHER, host);
-        ZERO_TRY(move(c, d, out + host * bytes, from, bytes));
+// Passes this rank's data, and what has come from the other hosts, to the ranks of this one.
+static int gather_near(comm *c, const gathering *g, const comm_round *round) {
+    const net_group *far = &g->by.far, *near = &g->by.near;
+    const size_t bytes = round->elems * g->size;
+    char *out = staging_out(g->near, EXCHANGE_GATHER, 0);
+    for (int i = 0; i < far->ranks && far->ranks > 1; i++) {
+        const int own = i == far->rank;
+        const char *from = own ? staging_out(&g->far, EXCHANGE_GATHER, 0)
+                               : staging_in(&g->far, EXCHANGE_GATHER, i);
+        ZERO_TRY(move(c, g->device, out + i * bytes, from, bytes));
     }
-    ZERO_TRY(exchange(c, h->near, use, EXCHANGE_GATHER, kind, h->hosts * bytes));
-    for (int part = 0; part < c->group.ranks; part++) {
-        const char *in = staging_in(h->near, EXCHANGE_GATHER, part % L) + part / L * bytes;
-        if (part % L != h->near->of.rank) ZERO_TRY(unpack(c, d, round, part, in, size));
+    ZERO_TRY(exchange(c, g->near, g->use, EXCHANGE_GATHER, g->kind, near->ranks - 1, far->ranks * bytes));
+    for (int k = 0; k < near->ranks; k++) {
+        const int rank = near->first + k * near->step - g->near->of.first;
+        for (int i = 0; i < far->ranks && k != near->rank; i++)
+            ZERO_TRY(unpack(c, g, round, i * near->ranks + k,
+                            staging_in(g->near, EXCHANGE_GATHER, rank) + i * bytes));
     }
     return 0;
 }
 
-static int gather_round(comm *c, comm_use use, comm_kind kind, device *d, const comm_round *round,
-                        size_t size) {
-    const comm_host *h = c->host;
-    staging *first = h->far ? h->far : h->near;
-    char *out = staging_out(first, EXCHANGE_GATHER, 0);
+static int gather_round(comm *c, gathering *g, const comm_round *round) {
+    const net_group *far = &g->by.far, *near = &g->by.near;
+    const int own_part = far->rank * near->ranks + near->rank;
+    char *out = staging_out(far->ranks > 1 ? &g->far : g->near, EXCHANGE_GATHER, 0);
     for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
-        char *own = u->piece->full + (c->group.rank * u->piece->elems + u->from) * size;
-        ZERO_TRY(copy_twice(c, d, out + u->at * size, own, u->piece->shard + u->from * size, u->n * size));
+        char *own = u->piece->full + (own_part * u->piece->elems + u->from) * g->size;
+        ZERO_TRY(copy_twice(c, g->device, out + u->at * g->size, own, u->piece->shard + u->from * g->size,
+                            u->n * g->size));
     }
-    ZERO_TRY(exchange(c, first, use, EXCHANGE_GATHER, kind, round->elems * size));
-    for (int i = 0; i < first->of.ranks; i++) {
-        const int part = first->of.first + i * first->of.step;
-        if (i == first->of.rank) continue;
-        ZERO_TRY(unpack(c, d, round, part, staging_in(first, EXCHANGE_GATHER, i), size));
-    }
-    return h->far ? gather_near(c, use, kind, d, round, size) : 0;
+    if (far->ranks > 1)
+        ZERO_TRY(
+            exchange(c, &g->far, g->use, EXCHANGE_GATHER, g->kind, far->ranks - 1, round->elems * g->size));
+    for (int i = 0; i < far->ranks; i++)
+        if (i != far->rank)
+            ZERO_TRY(
+                unpack(c, g, round, i * near->ranks + near->rank, staging_in(&g->far, EXCHANGE_GATHER, i)));
+    return near->ranks > 1 ? gather_near(c, g, round) : 0;
 }
 
 static int gather(comm *c, comm_use use, comm_kind kind, device *d, const comm_piece *pieces, int n,
                   size_t size) {
-    const comm_host *h = c->host;
-    size_t room = h->near->gather_bytes / h->hosts;
+    staging *near = c->host->near;
+    const net_group of = use.of.ranks ? use.of : comm_near(c->group.rank, c->group.ranks);
+    const comm_route by = comm_route_of(near->window ? near->of.ranks : 0, c->group.rank, of);
+    gathering g = { use, kind, d, size, by, .near = near };
+    size_t room = near->gather_bytes / by.far.ranks;
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
-    if (h->far && h->far->gather_bytes < room) room = h->far->gather_bytes;
-    while (comm_next_round(&round, room / size)) ZERO_TRY(gather_round(c, use, kind, d, &round, size));
+    if (by.far.ranks > 1) {
+        g.far = staging_between(c, by.far);
+        if (by.near.ranks == 1 || g.far.gather_bytes < room) room = g.far.gather_bytes;
+    }
+    while (comm_next_round(&round, room / size)) ZERO_TRY(gather_round(c, &g, &round));
     return 0;
 }
 
@@ -181,6 +204,11 @@ static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 }
 
 // -------- in host memory
+
+int comm_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes) {
+    if (c->device->time) return comm_virtual_gather_in_host(c, use, piece, elem_bytes);
+    return gather(c, use, COMM_ALL_GATHER, &device_host, piece, 1, elem_bytes);
+}
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
     if (!c->host) return 0;

@@ -137,9 +137,14 @@ static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
 
 // -------- gathers
 
+static const communicator *gathers_of(const nccl_state *n, net_group of) {
+    if (!of.ranks || of.ranks == n->c->group.ranks) return &n->of[GATHERS];
+    return &n->of[of.step == 1 ? GROUP_GATHERS : EQUALS_GATHERS];
+}
+
 static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
     nccl_state *n = c->nccl;
-    const communicator *k = &n->of[GATHERS];
+    const communicator *k = gathers_of(n, use.of);
     collective *w;
     int rc = nccl_begin(n, k, COMM_ALL_GATHER, use, &w);
     if (rc) return nccl_finish(n, k, w, rc);
@@ -147,7 +152,7 @@ static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
         size_t bytes = p->elems * elem_bytes;
         ASK(n, AllGather, p->shard, p->full, bytes, ncclInt8, k->comm, k->stream);
-        comm_count(c, use, COMM_ALL_GATHER, (c->group.ranks - 1) * bytes);
+        comm_count(c, use, COMM_ALL_GATHER, (k->of.ranks - 1) * bytes);
     }
     ASK(n, GroupEnd);
     return nccl_finish(n, k, w, nccl_settle(n, k, w));
@@ -230,12 +235,16 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     const cudaStream_t sums = device_cuda_stream(d, COMM), gathers = device_cuda_stream(d, GATHER);
     nccl_state *n = calloc(1, sizeof *n);
     if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    const int S = config->param_group ? config->param_group : ranks;
     c->near = comm_nccl_near(config, ranks, on_node);
     *n = (nccl_state){
         .c = c,
         .of = { [GATHERS] = { comm_near(rank, ranks), NULL, GATHER, gathers, ZERO_MOVED_BY_GATHERS },
                 [REDUCTIONS] = { comm_near(rank, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
-                [BETWEEN] = { comm_far(rank, ranks, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS } },
+                [BETWEEN] = { comm_far(rank, ranks, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
+                [GROUP_GATHERS] = { comm_near(rank, S), NULL, GATHER, gathers, ZERO_MOVED_BY_GATHERS },
+                [EQUALS_GATHERS] = { comm_far(rank, ranks, S), NULL, GATHER, gathers,
+                                     ZERO_MOVED_BY_GATHERS } },
         .sums = config->comm.reduce_nccl,
         .overlaps = config->overlap,
         .lock = PTHREAD_MUTEX_INITIALIZER,

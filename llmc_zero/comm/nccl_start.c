@@ -101,7 +101,8 @@ int nccl_connect(nccl_state *n) {
     ASK(n, CommInitRankConfig, &all->comm, c->group.ranks, id, c->group.rank, &settings);
     ZERO_TRY(nccl_settle(n, all, NULL));
     for (communicator *k = n->of; k < n->of + COMMUNICATORS; k++) {
-        if (k == all || k->of.ranks == 1) continue;
+        const int gathers_with_all = k->on == all->on && k->of.ranks == all->of.ranks;
+        if (gathers_with_all || k->of.ranks == 1) continue;
         ASK(n, CommSplit, all->comm, k->of.first, k->of.rank, &k->comm, &settings);
         ZERO_TRY(nccl_settle(n, all, NULL));
     }

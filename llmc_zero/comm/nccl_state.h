@@ -15,8 +15,9 @@ typedef struct {
     int moves;  // of zero_movers: the memory that it reads or writes
 } communicator;
 // GATHERS has all ranks. REDUCTIONS has all ranks or, with two groups, those of this host; BETWEEN then has
-// the ranks of equal place on the hosts.
-enum { GATHERS, REDUCTIONS, BETWEEN, COMMUNICATORS };
+// the ranks of equal place on the hosts. With config.param_group, gathers run between the ranks of a group,
+// or of equal place in the groups.
+enum { GATHERS, REDUCTIONS, BETWEEN, GROUP_GATHERS, EQUALS_GATHERS, COMMUNICATORS };
 
 // CUDA queues about 1024 operations on a stream before a call waits without a limit. A collective and what
 // orders it are fewer than 10.

@@ -3,10 +3,10 @@
 #include "comm.h"
 #include <stdio.h>
 
-static int self_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
+int comm_copy_own(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
         if (p->shard == p->full) continue;
-        ZERO_TRY(c->device->f->copy(c->device, COMM, p->full, p->shard, p->elems * elem_bytes));
+        ZERO_TRY(c->device->f->copy(c->device, c->gather_stream, p->full, p->shard, p->elems * elem_bytes));
     }
     return 0;
 }
@@ -22,7 +22,7 @@ static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     return 0;
 }
 
-static const comm_functions functions = { .all_gather = self_all_gather,
+static const comm_functions functions = { .all_gather = comm_copy_own,
                                           .reduce_scatter = self_reduce_scatter };
 
 int comm_open_self(comm *c) {

@@ -47,6 +47,17 @@ int comm_nccl_near(const zero_config *c, int ranks, int on_node) {
     return is_subtree(ranks, on_node) && !c->comm.reduce_nccl ? on_node : ranks;
 }
 
+// Whether the hosts' borders are those of the groups must not depend on the rank, because all ranks of a host
+// meet in its window.
+comm_route comm_route_of(int window, int rank, net_group of) {
+    const int L = window ? window : 1, span = of.ranks * of.step, n = L / of.step;
+    const net_group alone = { 0, 1, rank, 1 };
+    if (L % span == 0) return (comm_route){ alone, of };
+    if (span % L || L % of.step) return (comm_route){ of, alone };
+    return (comm_route){ { of.rank / n, of.ranks / n, of.first + of.rank % n * of.step, L },
+                         { of.rank % n, n, rank / L * L + rank % of.step, of.step } };
+}
+
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes) {
     const int hosts = comm_hosts(way);
     return elems * ((way->ranks - hosts) * elem_bytes + (hosts - 1) * (int)sizeof(float));

@@ -90,13 +90,13 @@ static int use_window(comm *c, memory *m, staging *s, net_group of, window *w) {
 }
 
 // The buffers are (ranks, part).
-static staging messages(const comm *c, net_group of, char *out, char *in) {
-    const size_t part = comm_part(c->planned[COMM_MESSAGES].bytes, of.ranks), most = part - STAMP_BYTES;
+staging staging_between(const comm *c, net_group of) {
+    const size_t part = comm_part(c->host->message_bytes, of.ranks), most = part - STAMP_BYTES;
     return (staging){ .of = of,
                       .scatter_bytes = most,
                       .gather_bytes = most,
-                      .out = out,
-                      .in = in,
+                      .out = c->host->all.out,
+                      .in = c->host->all.in,
                       .part = part,
                       .in_stride = part };
 }
@@ -105,8 +105,11 @@ static int use_messages(comm *c, memory *m, net_group of) {
     const memory_request *r = &c->planned[COMM_MESSAGES];
     comm_host *h = c->host;
     device *d = c->device;
-    h->all = messages(c, of, memory_alloc(m, r), memory_alloc(m, r));
+    h->all.out = memory_alloc(m, r);
+    h->all.in = memory_alloc(m, r);
     if (!h->all.out || !h->all.in) return ZERO_ERR_MEMORY;
+    h->message_bytes = r->bytes;
+    h->all = staging_between(c, of);
     ZERO_TRY(d->f->pin(d, h->all.out, r->bytes));
     return d->f->pin(d, h->all.in, r->bytes);
 }
@@ -120,7 +123,7 @@ static int use_both(comm *c, memory *m, net_group all, window *w) {
     h->far = &h->across;
     ZERO_TRY(use_window(c, m, &h->inside, comm_near(rank, L), w));
     ZERO_TRY(use_messages(c, m, all));
-    h->across = messages(c, comm_far(rank, all.ranks, L), h->all.out, h->all.in);
+    h->across = staging_between(c, comm_far(rank, all.ranks, L));
     return 0;
 }
 

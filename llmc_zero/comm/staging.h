@@ -26,6 +26,7 @@ typedef struct comm_host {
     staging all;             // every rank
     staging inside, across;  // with two groups; `across` uses the memory of `all`
     staging *near, *far;     // the groups through which data passes; one group: &all and NULL
+    size_t message_bytes;    // of each buffer for messages
     int hosts;               // ranks of `far`; 1: one group
     int queued;              // 1: copies between staging and the device may still be queued
     uint32_t exchanges;      // number of exchanges so far, in all groups
@@ -39,6 +40,9 @@ int staging_open(comm *c, const zero_config *config, memory *m);
 void staging_close(comm *c);
 // Returns why ranks on several nodes are one group.
 const char *staging_why_flat(const net *n);
+
+// With messages: returns staging for some of the ranks, in the memory of `all`.
+staging staging_between(const comm *c, net_group of);
 
 // Ranks are numbered within the group of s.
 

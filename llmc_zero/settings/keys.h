@@ -3,28 +3,28 @@
 #define LLMC_ZERO_SETTINGS_KEYS_H
 #include "notes.h"
 
-// NOTED: BOOL. WORD: one of the setting's words. BY_SETTING: WORD, or COUNT, REAL or BOOL with the setting's
-// range.
-typedef enum { ONLY, NOTED, COUNT, REAL, BOOL, WORD, ANY, BLOCK, BY_SETTING } key_kind;
+enum { KEY_BYTES = 96 };  // of a key with its block, "zero_optimization.stage"
+
+// WORD: one of the setting's words. BY_SETTING: WORD, or COUNT, REAL or BOOL with the setting's range.
+typedef enum { ONLY, COUNT, REAL, BOOL, WORD, ANY, BLOCK, BY_SETTING } key_kind;
 
 typedef struct {
-    const char *block, *names;  // block "": the top level. names: keys with the same treatment
+    const char *keys;  // with the same treatment: "key key block: key key"; before a block: the top level
     key_kind kind;
-    const char *only;  // ONLY: the allowed values as JSON, separated by |; NULL: none. NOTED: the value that
-                       // needs no note. BLOCK: the block in the table that has its keys; NULL: its own
-    const char *why;   // ONLY: why no other value is allowed. For keys without effect: why. BLOCK: a remark
-    const char *setting;    // what the key sets, or what to set instead
-    const char *automatic;  // what "auto" means, if it differs from leaving out the key
-    double min, max;        // COUNT and REAL
-    void (*set)(reader *r, const json_t *v, double x);  // x: the value, unless ANY
+    const char *only;     // ONLY: the allowed values as JSON, separated by |
+    const char *why;      // ONLY: why no other value is allowed. For keys without effect: why
+    const char *setting;  // what the key sets, or what to set instead
+    double min, max;      // COUNT and REAL
+    void (*set)(reader *r, const json_t *v, double x);  // x: the value, unless ANY or ONLY
 } key_row;
 
 #define NO_LIMIT 1e18  // as `max`; fits an int64_t
 
-// Sets *row to the row of a key, with BY_SETTING replaced, and returns 1; returns 0 if the key is unknown.
-int key_find(const char *block, const char *name, key_row *row);
-// Writes the nearest known key, with its block, or "" if more than half of `name` would change. Returns 1 if
-// it is so near that `name` is probably a misspelling of it.
-int key_nearest(const reader *r, const char *name, char *nearest, size_t size);
+// path: the key with its block. Sets *row to its row, with BY_SETTING replaced, and returns 1; returns 0 if
+// the key is unknown.
+int key_find(const char *path, key_row *row);
+// Writes the nearest known key, with its block, or "" if more than half of the name would change. Returns 1
+// if it is so near that the name is probably a misspelling of it.
+int key_nearest(const char *path, char nearest[KEY_BYTES]);
 
 #endif

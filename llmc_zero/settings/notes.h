@@ -8,14 +8,10 @@ typedef struct {
     zero_config config;      // with the keys read so far
     zero_deepspeed *report;  // of the keys read so far
     const json_t *root;
-    const int *lines;  // of the keys not read yet
-    int env_stage;     // the value of ZERO_STAGE; -1: not set
-    int line;          // of the current key
-    char path[96];     // of the current key: "zero_optimization.stage"
-    int type_chosen;   // 1: bf16.enabled or fp16.enabled was true
-    // Keys that can only be judged when all others are known; NULL: absent.
-    zero_deepspeed_key *params_folder, *states_folder;  // nvme_path of offload_param and offload_optimizer
-    zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, if false
+    const int *lines;             // of the keys not read yet
+    int line;                     // of the current key
+    char path[96];                // of the current key: "zero_optimization.stage"
+    zero_deepspeed_key *no_type;  // bf16.enabled or fp16.enabled, if false; NULL: absent
 } reader;
 
 // The next functions add the current key to the report. v NULL: without its value.

@@ -222,6 +222,8 @@ static int check_rules(const zero_config *c) {
         { o->gradients > o->optimizer, "offload.gradients offload.optimizer",
           ": gradients cannot be farther from the device than the optimizer states; set offload.optimizer "
           "to the same tier" },
+        { c->param_group && c->stage < 3, "param_group stage",
+          ": parameters are whole on every rank below stage 3; use stage 3, or param_group 0" },
         { o->delayed_update && c->numbers.no_master, "offload.delayed_update numbers.no_master",
           ": a delayed update keeps the new parameters in the master weights, so it needs them" },
         { o->delayed_update && !o->optimizer, "offload.delayed_update offload.optimizer",

@@ -4,11 +4,16 @@
 
 // -------- the store in memory
 
+// Returns the number of parts that this rank keeps before the first one of the range.
+static int parts_before(const state *s, state_range r) {
+    return r.part == STATE_WHOLE ? 0 : r.part / s->group;
+}
+
 char *state_kept_at(const state *s, state_range r) {
     const int first = r.part == STATE_WHOLE ? 0 : r.part;
     const int64_t gone = s->units ? s->units[r.unit].gone : 0;
     return s->array +
-           (layout_offset(s->layout, r.unit, first, s->sharded) + r.from - gone) * dtype_bytes(s->dtype);
+           (layout_offset(s->layout, r.unit, first, s->group) + r.from - gone) * dtype_bytes(s->dtype);
 }
 
 static int memory_begin(state_part *p) { return 0; }
@@ -17,8 +22,11 @@ static int memory_ready(state_part *p) {
     const state *s = p->of;
     const state_split *u = s->units ? &s->units[p->range.unit] : NULL;
     const int is_away = u && p->range.from < u->away;
-    p->at = is_away ? s->away + u->region + p->range.from * dtype_bytes(s->dtype)
-                    : state_kept_at(s, p->range);
+    if (is_away)
+        p->at = s->away + u->region +
+                (parts_before(s, p->range) * u->away + p->range.from) * dtype_bytes(s->dtype);
+    else
+        p->at = state_kept_at(s, p->range);
     return 0;
 }
 
@@ -54,12 +62,15 @@ static int is_kept(zero_value what, const zero_config *c) {
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d) {
     int summed = what == ZERO_GRADIENT && c->micro_batches > 1 && !c->accumulate_layers;
     int as_computed = what == ZERO_PARAM || (what == ZERO_GRADIENT && !summed);
+    const int sharded = c->stage >= descriptions[what].sharded_from;
+    const int group = what == ZERO_PARAM && c->param_group ? c->param_group : l ? l->ranks : 1;
     return (state){
         .name = summed ? "gradients, summed in fp32" : descriptions[what].name,
         .what = what,
         .dtype = as_computed ? c->numbers.dtype : ZERO_F32,
         .kept = is_kept(what, c),
-        .sharded = c->stage >= descriptions[what].sharded_from,
+        .sharded = sharded,
+        .group = sharded ? group : 1,
         .own_only = c->stage >= descriptions[what].own_from,
         .rank = rank,
         .layout = l,
@@ -70,9 +81,8 @@ state state_of(zero_value what, const zero_config *c, const layout *l, int rank,
 
 size_t state_bytes(const state *s) {
     const layout *l = s->layout;
-    int64_t elems = s->sharded ? l->shard_elems : l->flat_elems;
-    if (s->what == ZERO_PARAM) elems = s->sharded ? l->stored_shard_elems : l->stored_flat_elems;
-    return s->kept ? elems * dtype_bytes(s->dtype) : 0;
+    const int64_t elems = s->what == ZERO_PARAM ? l->stored_shard_elems : l->shard_elems;
+    return s->kept ? elems * state_parts(s) * dtype_bytes(s->dtype) : 0;
 }
 
 int state_split_units(state *s, const zero_config *c, memory *m, int n_units) {
@@ -81,9 +91,9 @@ int state_split_units(state *s, const zero_config *c, memory *m, int n_units) {
     s->piece = placement_piece_elems(c, s->layout);
     if (!s->units) return ZERO_ERR_MEMORY;
     for (int u = 0; u < n_units; u++) {
-        const int64_t away = placement_away(s->what, c, s->layout, s->rank, u);
-        s->units[u] = (state_split){ away, gone * dtype_bytes(s->dtype), gone + away };
-        gone += away;
+        const int64_t away = placement_away(s->what, c, s->layout, s->rank, u), all = away * state_parts(s);
+        s->units[u] = (state_split){ away, gone * dtype_bytes(s->dtype), gone + all };
+        gone += all;
     }
     return 0;
 }
@@ -102,7 +112,7 @@ int state_create_kept(state *s, memory *m, const memory_request *planned) {
 
 state_range state_all(const state *s, int unit, int part) {
     const layout_unit *u = &s->layout->units[unit];
-    return (state_range){ unit, part, 0, part == STATE_WHOLE ? u->padded : u->shard };
+    return (state_range){ unit, part, 0, part == STATE_WHOLE ? state_parts(s) * u->shard : u->shard };
 }
 
 int64_t state_span(const state *s, state_range r) {
@@ -177,8 +187,8 @@ int64_t state_before(const state *s, int unit, int part) {
 
 char *state_own(const state_part *p) {
     const state *s = p->of;
-    int unit = p->range.unit;
-    int64_t before = state_before(s, unit, s->rank) - state_before(s, unit, p->range.part) - p->range.from;
+    const int parts = s->rank / s->group - parts_before(s, p->range);
+    const int64_t before = parts * s->layout->units[p->range.unit].shard - p->range.from;
     return p->at + before * dtype_bytes(s->dtype);
 }
 

@@ -1,6 +1,6 @@
 // A model state: the parameters, the gradients, the master weights, or the first or second moment. Each has
 // one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, or
-// the whole unit if every rank keeps all of it, or a range of elements of either.
+// all that this rank keeps of it, or a range of elements of either.
 //
 //     state_part p;
 //     ZERO_TRY(state_open(&p, s, COMPUTE, unit, part, STATE_READ));
@@ -25,7 +25,7 @@
 #include "../zero.h"
 
 enum { STATES = ZERO_GRADIENT + 1 };  // one for each zero_value
-enum { STATE_WHOLE = -1 };            // instead of a part number: the unit with all its parts
+enum { STATE_WHOLE = -1 };            // instead of a part number: all parts that this rank keeps
 
 // STATE_WRITE: the caller writes every element of the tensors. The old contents are lost, including the
 // padding.
@@ -65,12 +65,12 @@ typedef struct {
     int reuses;                      // 1: the memory of a closed part is soon reused for another part
 } state_store;
 
-// The first elements of the rank's part of a unit may be away: in files or, with a GPU, in host memory
+// The first elements of each part that a rank keeps may be away: in files or, with a GPU, in host memory
 // (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The rest is in the state's own array.
 typedef struct {
-    int64_t away;    // elements
+    int64_t away;    // elements of a part
     int64_t region;  // their byte offset in the files or in state.away
-    int64_t gone;    // number of elements away in this and all previous units
+    int64_t gone;    // number of elements away in this and all previous units, of all parts
 } state_split;
 
 struct state {
@@ -78,7 +78,8 @@ struct state {
     zero_value what;
     zero_dtype dtype;
     int kept;      // 0: this configuration has no such state
-    int sharded;   // 1: each rank keeps only its own part of every unit
+    int sharded;   // 1: a rank keeps only some parts of every unit
+    int group;     // it keeps every group-th one, its own included; 1: all; as many as ranks: only its own
     int own_only;  // 1: only this rank's own part is up to date
     int rank;
     const layout *layout;
@@ -129,10 +130,14 @@ int state_close(state_part *p);
 // Closes n parts, or abandons them if rc is an error. Returns rc or, if rc is 0, the first error of closing.
 int state_close_after(int rc, state_part *parts, int n);
 
-// Returns the part of each unit that this rank holds: STATE_WHOLE or its rank.
-static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
-// Returns the address of this rank's part within p, which is open and covers either that part or the whole
-// unit.
+// Returns the number of parts of each unit that this rank keeps, and the first of them.
+static inline int state_parts(const state *s) { return s->layout->ranks / s->group; }
+static inline int state_first_part(const state *s) { return s->rank % s->group; }
+// Returns all that this rank keeps of a unit: STATE_WHOLE or, if that is only its own part, its rank.
+static inline int state_held(const state *s) {
+    return s->sharded && state_parts(s) == 1 ? s->rank : STATE_WHOLE;
+}
+// Returns the address of this rank's part within p, which is open and covers that part.
 char *state_own(const state_part *p);
 // Returns the number of elements of the unit before the part; 0 for STATE_WHOLE.
 int64_t state_before(const state *s, int unit, int part);

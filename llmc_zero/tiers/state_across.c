@@ -76,7 +76,7 @@ struct state_across {
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
-    int *first;  // (state_units) index of the unit's first event
+    int *first;  // (state_units, state_parts) index of a part's first event
     int n_copied;
     void **copied;  // (n_copied) events: the last copy of a piece on the host
 };
@@ -151,14 +151,24 @@ static int take_block(state_part *p) {
 
 // -------- copies
 
+// Returns the index of the event of a part's element.
+static int event_of(const state *s, int unit, int part, int64_t at) {
+    const int64_t before = layout_before(&s->layout->units[unit], part);
+    return s->crossed->first[unit * state_parts(s) + part / s->group] +
+           (int)((before + at) / s->piece - before / s->piece);
+}
+
 // Returns the events of the pieces in the range.
 static void **copied_events(const state_part *p, int *n) {
-    const struct state_crossed *x = p->of->crossed;
+    const state *s = p->of;
     const state_range *r = &p->range;
-    const int64_t before = layout_before(&p->of->layout->units[r->unit], p->of->rank), piece = p->of->piece;
-    const int64_t first = (before + r->from) / piece, last = (before + r->from + r->elems - 1) / piece;
-    *n = r->elems ? (int)(last - first + 1) : 0;
-    return x->copied + x->first[r->unit] + (first - before / piece);
+    const int is_all = r->part == STATE_WHOLE;
+    const int first = is_all ? state_first_part(s) : r->part;
+    const int last = is_all ? first + (state_parts(s) - 1) * s->group : first;
+    const int64_t end = r->from + r->elems - (last - first) / s->group * s->layout->units[r->unit].shard;
+    const int begin = event_of(s, r->unit, first, r->from);
+    *n = r->elems ? event_of(s, r->unit, last, end - 1) + 1 - begin : 0;
+    return s->crossed->copied + begin;
 }
 
 // ORDER_AFTER: later work on s runs after the last copies of the part. NOTE: the copy just queued on s is now
@@ -290,16 +300,18 @@ static const state_store across = {
     .abandon = across_abandon,
 };
 
-// Creates the events of all units, one after another.
+// Creates the events of all parts, one after another.
 static int create_events(struct state_crossed *x, const state *s, memory *m, device *d) {
+    const int parts = state_parts(s);
     int n = 0;
-    x->first = memory_array(m, state_units(s), sizeof *x->first);
+    x->first = memory_array(m, (size_t)state_units(s) * parts, sizeof *x->first);
     if (!x->first) return ZERO_ERR_MEMORY;
-    for (int i = 0; i < state_units(s); i++) {
-        const layout_unit *u = &s->layout->units[i];
-        const int64_t before = layout_before(u, s->rank);
+    for (int i = 0; i < state_units(s) * parts; i++) {
+        const layout_unit *u = &s->layout->units[i / parts];
+        const int part = state_first_part(s) + i % parts * s->group;
         x->first[i] = n;
-        if (u->shard) n += (int)((before + u->shard - 1) / s->piece - before / s->piece + 1);
+        if (u->shard && (s->units[i / parts].away || s->kept_on_host))
+            n = event_of(s, i / parts, part, u->shard - 1) + 1;
     }
     x->copied = memory_array(m, n, sizeof *x->copied);
     if (!x->copied) return ZERO_ERR_MEMORY;

@@ -108,11 +108,10 @@ static void check_keys(const zero_deepspeed *report) {
 static void take_options(void *path) {
     opt = defaults;
     opt.zero_config = path;
-    static const GPT2 model;
     take_zero_file();
     settle_zero_file();
     settle_options();
-    check_zero_file(&model, opt.micro_batches ? opt.micro_batches : 1);
+    check_zero_file(opt.micro_batches ? opt.micro_batches : 1);
 }
 
 static const char *read_file(const uint8_t *bytes, size_t n) {

@@ -1,7 +1,6 @@
 #include "folder.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,15 +44,6 @@ void copy_to_output(const char *from, const char *name) {
     fclose(in);  // nothing was written
 }
 
-void try_file(const char *option, const char *path) {
-    disk_file d;
-    struct stat st;
-    if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
-        die("%s: %s exists and is not a regular file; name another one", option, path);
-    if (disk_create(&d, path)) die("%s: %s", option, gpt2_last_error());
-    disk_finish(&d, 1);  // removes it; checkpoints_remove_leftovers removes what is left
-}
-
 size_t last_name(const char *path, size_t *end) {
     *end = strlen(path);
     while (*end > 1 && path[*end - 1] == '/') (*end)--;
@@ -73,16 +63,8 @@ int is_folder(const char *path) {
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-// Bytes for the longest name that a save writes here, including the final 0:
-// /step_2147483647/rank00000-0123456789abcdef.states
-enum { LONGEST_NAME = 80 };
-
 void make_folder(void) {
     if (!opt.output) return;
-    if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
-        die("option -o: the name is too long: a path has at most %d bytes, and files in this folder need %d "
-            "of them",
-            PATH_MAX - 1, LONGEST_NAME - 1);
     // If the power fails before a new folder's name is on disk, the folder and its contents are lost.
     if (!mkdir(opt.output, 0777))
         gpt2_check(disk_sync_parent(opt.output));
@@ -165,8 +147,6 @@ static void refuse_second_run(int fd) {
     ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
     holder[n > 0 ? n : 0] = 0;
     holder[strcspn(holder, "\n")] = 0;
-    for (char *c = holder; *c; c++)
-        if (*c < ' ' || *c > '~') *c = '?';
     if (!*holder) strcpy(holder, "its process has not written its name yet");
     snprintf(why, sizeof why,
              "another run is using this folder (%s); wait until it ends, or give this run another folder",
@@ -179,10 +159,6 @@ static void write_holder(int fd, const char *path) {
     if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "unknown");
     int length = snprintf(line, sizeof line, "host %s, process %ld\n", host, (long)getpid());
     if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length) refuse(path, strerror(errno));
-}
-
-static int has_no_locks(int error) {
-    return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
 // The descriptor stays open, and the lock held, until the process ends. The run never removes the file:
@@ -201,12 +177,10 @@ void lock_folder(void) {
         write_holder(fd, path);
     } else if (errno == EWOULDBLOCK) {
         refuse_second_run(fd);
-    } else if (has_no_locks(errno)) {
+    } else {
         print0("warning: %s: this file system has no locks (%s), so a second run in this folder will "
                "not be detected\n",
                path, strerror(errno));
-    } else {
-        refuse(path, strerror(errno));
     }
 }
 
@@ -215,21 +189,3 @@ void check_folder_lock(void) {
 }
 
 int folder_is_locked(void) { return held >= 0; }
-
-// If the file was removed, another run may have created and locked a new one. If none has, this run does.
-void check_lock_is_held(void) {
-    struct stat ours, st;
-    if (held < 0) return;
-    const char *path = in_output(LOCK_FILE);
-    const int removed = lstat(path, &st) != 0;
-    if (removed && errno != ENOENT) die("%s: %s", path, strerror(errno));
-    if (fstat(held, &ours)) die("%s: %s", path, strerror(errno));
-    if (!removed && st.st_ino == ours.st_ino && st.st_dev == ours.st_dev) return;
-    close(held);  // nothing is written through it
-    held = -1;
-    lock_folder();
-    if (!removed && !*refusal)
-        refuse(path, "it was removed, and another run has used this folder since; -y 1 resumes from that "
-                     "run's last checkpoint");
-    check_folder_lock();
-}

@@ -24,8 +24,6 @@ void write_to_output(const char *name, Text *text);  // frees the text
 void copy_to_output(const char *from, const char *name);
 // The name of the tokenizer's copy in -o.
 #define TOKENIZER_FILE "tokenizer.bin"
-// Ends the run now if this file could not be created. It will be written only at the end.
-void try_file(const char *option, const char *path);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
 // there. After a mismatch, a run with -n ends, and a run without -n saves nothing.
@@ -44,8 +42,5 @@ void lock_folder(void);
 void check_folder_lock(void);
 // Returns 1 on rank 0 if it holds the lock, 0 if the file system has no locks.
 int folder_is_locked(void);
-// Ends the run if someone removed the lock file and another run has locked the folder since. Called before
-// each save; does nothing on ranks other than 0.
-void check_lock_is_held(void);
 
 #endif

@@ -17,7 +17,7 @@
 #include "saved_run.h"
 
 // --------
-// --verify: one file or checkpoint
+// --verify
 
 static void print_good(void *ctx, const char *file, int64_t bytes) {
     print0("%s: good, %lld bytes\n", file, (long long)bytes);
@@ -59,59 +59,27 @@ static int verify_both(const char *states) {
     return verify_model(model) && file_is_there(model) ? -1 : 0;
 }
 
-// --------
-// --verify: a folder in which a run may save and remove checkpoints at the same time
-
-typedef struct {
-    int bad;      // EXIT_FAILURE: at least one
-    int checked;  // complete checkpoints verified, good or bad
-    int removed;  // by a run during the check
-} Tally;
-
-// A model file that disappears is not damage: a run removes it before its checkpoint.
-static int verify_while_there(const char *path) {
-    char model[OUTPUT_PATH];
-    int bad, had_model;
-    const int has_model = !checkpoint_model_of(model, path);
-    do {
-        had_model = has_model && file_is_there(model);
-        bad = verify_both(path);
-    } while (bad && is_checkpoint(path) && had_model && !file_is_there(model));
-    return bad;
-}
-
-static int verify_complete(const Found *f, Tally *t) {
-    const int bad = verify_while_there(f->path);
-    if (bad && !is_checkpoint(f->path)) {
-        print0("%s: removed meanwhile\n", f->path);
-        t->removed++;
+// A run that saves in this folder may remove a checkpoint in the meantime. A killed save is no damage.
+static int verify_found(const Found *f, int *checked) {
+    if (!f->complete && !f->damaged) {
+        print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);
         return 0;
     }
-    t->checked++;
-    return bad;
-}
-
-// A killed save is reported, but does not count as damage.
-static void verify_found(const Found *f, Tally *t) {
-    int bad = 0;
-    if (f->complete)
-        bad = verify_complete(f, t);
-    else if (f->damaged)
-        bad = checkpoint_is_damaged(f);
-    else
-        print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);
-    if (bad) t->bad = print_bad();
+    const int bad = f->damaged ? checkpoint_is_damaged(f) : verify_both(f->path);
+    if (bad && f->complete && !is_checkpoint(f->path)) {
+        print0("%s: removed meanwhile\n", f->path);
+        return 0;
+    }
+    *checked += 1;
+    return bad ? print_bad() : 0;
 }
 
 static int verify_all(const char *path) {
-    Tally t;
-    do {
-        Listing l = checkpoints_in("--verify", path);
-        t = (Tally){ 0 };
-        for (int i = 0; i < l.n; i++) verify_found(&l.found[i], &t);
-        free(l.found);
-    } while (!t.bad && !t.checked && t.removed);
-    if (t.bad || t.checked) return t.bad;
+    Listing l = checkpoints_in("--verify", path);
+    int bad = 0, checked = 0;
+    for (int i = 0; i < l.n; i++) bad |= verify_found(&l.found[i], &checked);
+    free(l.found);
+    if (checked) return bad;
     gpt2_fail("%s: there is no complete checkpoint", path);
     return print_bad();
 }
@@ -211,14 +179,7 @@ static int export_one(const char *path) {
     return failed;
 }
 
-// A run that saves in this folder may remove the checkpoint in the meantime, but only once a newer one
-// exists.
 void export_model(void) {
     check_options();
-    const char *path = find_source();
-    while (export_one(path)) {
-        gpt2_check(!is_run(opt.export_from) || is_checkpoint(path) ? -1 : 0);
-        print0("%s: removed meanwhile; looking for a newer checkpoint\n", path);
-        path = find_source();
-    }
+    gpt2_check(export_one(find_source()));
 }

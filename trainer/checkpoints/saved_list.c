@@ -91,7 +91,7 @@ static int newest_first(const void *a, const void *b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-static Listing list_once(const char *option, const char *folder) {
+Listing checkpoints_in(const char *option, const char *folder) {
     Listing l = { .n = 0 };
     if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
         die("option %s: the name is too long", option);
@@ -111,17 +111,6 @@ static Listing list_once(const char *option, const char *folder) {
     return l;
 }
 
-// A run may save and remove checkpoints in this folder, so a second listing must confirm that one is damaged
-// or that none is complete.
-Listing checkpoints_in(const char *option, const char *folder) {
-    Listing l = list_once(option, folder);
-    int doubtful = !l.newest;
-    for (int i = 0; i < l.n; i++) doubtful |= l.found[i].damaged;
-    if (!doubtful) return l;
-    free(l.found);
-    return list_once(option, folder);
-}
-
 int checkpoint_is_damaged(const Found *f) {
     return gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
 }
@@ -134,10 +123,8 @@ static void remove_file(const char *path) {
     if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
 }
 
-// Files that a run renames or removes within a moment, unless it is killed.
-static const char temporary_files[] =
-    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|model_+([0-9]).bin"
-    "|" TOKENIZER_FILE "|.one_folder).+([0-9a-f]).tmp";
+// Files that a run renames or removes within a moment, unless it is killed: disk_create names them.
+static const char temporary_files[] = "*.+([0-9a-f]).tmp";
 
 static void remove_temporary_files(void) {
     DIR *dir = opendir(opt.output);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../../gpt2/disk.h"
 #include "../../gpt2/gpt2_error.h"
 #include "../running/activations.h"
 #include "../options/options.h"
@@ -84,35 +83,16 @@ model_state model_file_check(const char *path) {
 // --------
 // the newest model file in a folder
 
-// Returns 1 with the model file open if it is good, 0 if it is not, -1 if it has been removed in the
-// meantime.
-static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
-    int64_t bytes;
-    if (!f->complete || checkpoint_model_of(path, f->path)) return 0;
-    if (!file_is_there(path)) {
-        if (!is_checkpoint(f->path)) return -1;
-        print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
-        return 0;
-    }
-    if (!disk_open(path, fd, &bytes)) {
-        if (model_file_check(path) == MODEL_GOOD) return 1;
-        close(*fd);  // nothing was written
-    }
-    if (!file_is_there(path) || !is_checkpoint(f->path)) return -1;
-    print0("%s; looking for an older checkpoint\n", gpt2_last_error());
-    return 0;
-}
-
-// A run in this folder removes an older file only after a newer one exists, so the loop ends.
-const char *model_file_in(const char *folder, int *fd) {
+const char *model_file_in(const char *folder) {
     static char path[OUTPUT_PATH];
-    int taken;
-    do {
-        Listing l = checkpoints_in("-e", folder);
-        taken = 0;
-        for (int i = 0; i < l.n && !taken; i++) taken = take_model(&l.found[i], path, fd);
-        free(l.found);
-    } while (taken < 0);
+    Listing l = checkpoints_in("-e", folder);
+    int taken = 0;
+    for (const Found *f = l.found; f < l.found + l.n && !taken; f++) {
+        if (!f->complete || checkpoint_model_of(path, f->path)) continue;
+        taken = model_file_check(path) == MODEL_GOOD;
+        if (!taken) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+    }
+    free(l.found);
     return taken ? path : NULL;
 }
 

@@ -16,9 +16,9 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored);
 // gpt2_last_error() says why. MODEL_DAMAGED: they differ, with gpt2_last_error().
 typedef enum { MODEL_DAMAGED, MODEL_UNCOMPARED, MODEL_ALONE, MODEL_GOOD } model_state;
 model_state model_file_check(const char *path);
-// Returns the path of the newest checkpoint's model file in a folder, valid until the next call; NULL: none.
-// *fd: the open file, since a run in this folder may remove it.
-const char *model_file_in(const char *folder, int *fd);
+// Returns the path of the newest good model file of a folder's checkpoints, valid until the next call; NULL:
+// none.
+const char *model_file_in(const char *folder);
 
 // Returns the dtype of the model file of a run with this dtype.
 gpt2_dtype model_file_dtype(gpt2_dtype dtype);

@@ -10,7 +10,7 @@
 #include "../running/run.h"
 
 enum { VALUE = 300, SHARD_BLOCKS = 4 };
-#define MOST_TOKENS (INT64_C(1) << 40)  // per step
+#define MOST (INT64_C(1) << 40)  // of tokens per step, and of a position
 
 // --------
 // writing
@@ -90,61 +90,40 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
 // --------
 // reading
 
-static int get_count(const json_t *from, const char *key, int64_t least, int64_t most, int64_t *n) {
-    const json_t *v = json_object_get(from, key);
-    *n = json_integer_value(v);
-    if (json_is_integer(v) && *n >= least && *n <= most) return 0;
-    return gpt2_fail("member \"%s\" must be a whole number of %lld to %lld", key, (long long)least,
-                     (long long)most);
+static int get_outliers(json_t *from, const char *name, OutlierDetector *d) {
+    json_t *values = NULL;
+    int bad = json_unpack(from, "{s:i, s:i, s:F, s:F, s:o}", "count", &d->count, "index", &d->index, "sum",
+                          &d->sum, "sum_sq", &d->sum_sq, "values", &values);
+    bad |= d->count < 0 || d->count > OUTLIER_WINDOW || d->index < 0 || d->index >= OUTLIER_WINDOW ||
+           json_array_size(values) != OUTLIER_WINDOW;
+    for (int i = 0; i < OUTLIER_WINDOW && !bad; i++) {
+        bad = !json_is_number(json_array_get(values, i));
+        d->buffer[i] = json_number_value(json_array_get(values, i));
+    }
+    return bad ? gpt2_fail("member \"%s\" is not what a run writes", name) : 0;
 }
 
-static int get_int(const json_t *from, const char *key, int least, int most, int *n) {
-    int64_t count;
-    if (get_count(from, key, least, most, &count)) return -1;
-    *n = (int)count;
-    return 0;
-}
-
-static int get_real(const json_t *v, const char *key, double *x) {
-    *x = json_number_value(v);
-    return json_is_number(v) ? 0 : gpt2_fail("member \"%s\" must be numbers", key);
-}
-
-static int get_config(const json_t *root, GPT2Config *c) {
-    const json_t *m = json_object_get(root, "model");
-    if (get_int(m, "max_seq_len", 1, INT32_MAX, &c->max_seq_len) ||
-        get_int(m, "vocab_size", 1, INT32_MAX, &c->vocab_size) ||
-        get_int(m, "padded_vocab_size", 1, INT32_MAX, &c->padded_vocab_size) ||
-        get_int(m, "num_layers", 1, INT32_MAX, &c->num_layers) ||
-        get_int(m, "num_heads", 1, INT32_MAX, &c->num_heads) ||
-        get_int(m, "channels", 1, INT32_MAX, &c->channels))
-        return -1;
-    return gpt2_config_check(c, "the checkpoint");
-}
-
-static int get_outliers(const json_t *root, const char *key, OutlierDetector *d) {
-    const json_t *o = json_object_get(root, key), *values = json_object_get(o, "values");
-    if (get_int(o, "count", 0, OUTLIER_WINDOW, &d->count) ||
-        get_int(o, "index", 0, OUTLIER_WINDOW - 1, &d->index) ||
-        get_real(json_object_get(o, "sum"), key, &d->sum) ||
-        get_real(json_object_get(o, "sum_sq"), key, &d->sum_sq))
-        return -1;
-    if (json_array_size(values) != OUTLIER_WINDOW)
-        return gpt2_fail("member \"%s\" must have %d values", key, OUTLIER_WINDOW);
-    for (int i = 0; i < OUTLIER_WINDOW; i++)
-        if (get_real(json_array_get(values, i), key, &d->buffer[i])) return -1;
-    return 0;
-}
-
-static int get_state(const json_t *root, TrainerState *s) {
-    const json_t *p = json_object_get(root, "position");
-    return get_int(root, "step", 0, INT32_MAX, &s->step) ||
-           get_int(root, "overflows", 0, s->step, &s->overflows) ||
-           get_count(p, "epoch", 0, INT64_MAX / 2, &s->position.epoch) ||
-           get_count(p, "row", 0, INT64_MAX / 2, &s->position.row) ||
-           get_count(p, "rows", 1, INT64_MAX / 2, &s->position.num_rows) ||
-           get_outliers(root, "loss_outliers", &s->loss_outliers) ||
-           get_outliers(root, "norm_outliers", &s->norm_outliers);
+static int get_members(SavedRun *saved) {
+    GPT2Config *c = &saved->config;
+    TrainerState *s = &saved->state;
+    json_error_t e;
+    json_t *losses, *norms;
+    json_int_t epoch, row, rows, tokens;
+    if (json_unpack_ex(saved->root, &e, 0,
+                       "{s:i, s:i, s:{s:I, s:I, s:I}, s:{s:i, s:i, s:i, s:i, s:i, s:i}, s:I, s:i, s:o, s:o}",
+                       "step", &s->step, "overflows", &s->overflows, "position", "epoch", &epoch, "row", &row,
+                       "rows", &rows, "model", "max_seq_len", &c->max_seq_len, "vocab_size", &c->vocab_size,
+                       "padded_vocab_size", &c->padded_vocab_size, "num_layers", &c->num_layers, "num_heads",
+                       &c->num_heads, "channels", &c->channels, "tokens_a_step", &tokens, "row_tokens",
+                       &saved->row_tokens, "loss_outliers", &losses, "norm_outliers", &norms))
+        return gpt2_fail("%s", e.text);
+    s->position = (DataPosition){ .epoch = epoch, .row = row, .num_rows = rows };
+    saved->tokens_a_step = tokens;
+    if (s->step < 0 || s->overflows < 0 || s->overflows > s->step || epoch < 0 || epoch > MOST || row < 0 ||
+        row > MOST || rows < 1 || rows > MOST || tokens < 1 || tokens > MOST)
+        return gpt2_fail("step, overflows, position or tokens_a_step is out of range");
+    return get_outliers(losses, "loss_outliers", &s->loss_outliers) ||
+           get_outliers(norms, "norm_outliers", &s->norm_outliers) || gpt2_config_check(c, "the checkpoint");
 }
 
 static json_t *parse(const char *text) {
@@ -157,10 +136,7 @@ static json_t *parse(const char *text) {
 int saved_run_read(SavedRun *saved, const char *text, const char *where) {
     char why[400];
     *saved = (SavedRun){ .root = parse(text) };
-    if (saved->root && !get_state(saved->root, &saved->state) &&
-        !get_count(saved->root, "tokens_a_step", 1, MOST_TOKENS, &saved->tokens_a_step) &&
-        !get_config(saved->root, &saved->config))
-        return 0;
+    if (saved->root && !get_members(saved)) return 0;
     snprintf(why, sizeof why, "%s", gpt2_last_error());
     return gpt2_fail("%s: %s", where, why);
 }
@@ -190,7 +166,7 @@ void saved_run_free(SavedRun *saved) {
 static void compare_model(const GPT2Config *saved, const char *where) {
     GPT2Config asked;
     // The run may have begun with a file that no longer exists; resuming does not need it.
-    if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
+    if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, &asked)) return;
     if (asked.num_layers == saved->num_layers && asked.num_heads == saved->num_heads &&
         asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
         asked.max_seq_len == saved->max_seq_len)
@@ -216,13 +192,10 @@ static void compare_data(const json_t *root, const char *where, const TrainingDa
 
 static void compare_batch(const SavedRun *saved, const char *where, const GPT2 *model,
                           const TrainingData *data) {
-    const json_int_t rows = json_integer_value(json_object_get(saved->root, "row_tokens")),
-                     tokens = saved->tokens_a_step;
-    const long long now = data->tokens_at_once * data->micro_batches;
-    if (rows != model->T)
-        REFUSE("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
-    if (tokens != now)
-        REFUSE("option -d %lld: the steps of %s have %lld tokens", now, where, (long long)tokens);
+    const long long now = data->tokens_at_once * data->micro_batches, tokens = saved->tokens_a_step;
+    if (saved->row_tokens != model->T)
+        REFUSE("option -t %d: the rows of %s have %d tokens", model->T, where, saved->row_tokens);
+    if (tokens != now) REFUSE("option -d %lld: the steps of %s have %lld tokens", now, where, tokens);
 }
 
 static void compare_settings(const json_t *root, const char *where, const GPT2 *model) {

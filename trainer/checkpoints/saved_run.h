@@ -21,6 +21,7 @@ typedef struct {
     GPT2Config config;
     TrainerState state;
     int64_t tokens_a_step;
+    int row_tokens;
     struct json_t *root;  // the whole object, for saved_run_compare
 } SavedRun;
 

@@ -18,7 +18,7 @@
 
 static struct {
     Listing in;     // the checkpoints in -o
-    int elsewhere;  // 1: it is --resume's, outside -o, and the run has not saved since
+    int elsewhere;  // 1: it is --resume's, and the run has not saved since
     int step;       // -1: none chosen
     char path[OUTPUT_PATH];
     SavedRun saved;
@@ -40,20 +40,17 @@ static int choose_folder(const char *path) {
     return 0;
 }
 
-// Returns the end of a message: the command that continues from the newest checkpoint of -o, but at most from
-// step `most`, in a new folder. A folder has one history, so no run goes back in place.
+// Returns the end of a message: the newest checkpoint of -o up to step `most`. A folder has one history, so a
+// run continues from an older checkpoint in another folder.
 static const char *way_on(int most) {
-    static char text[8192];
-    char output[OUTPUT_PATH];
-    const Found *f = chosen.in.found, *end = f + chosen.in.n;
-    size_t length;
-    while (f < end && (!f->complete || f->step > most)) f++;
+    static char text[2 * OUTPUT_PATH];
+    for (const Found *f = chosen.in.found; f < chosen.in.found + chosen.in.n; f++) {
+        if (!f->complete || f->step > most) continue;
+        snprintf(text, sizeof text, "; to continue from step %d, add --resume %s and name another -o",
+                 f->step, f->path);
+        return text;
+    }
     snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
-    if (f == end) return text;
-    last_name(opt.output, &length);
-    snprintf(output, sizeof output, "%.*s_from_%d", (int)length, opt.output, f->step);
-    snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
-             resume_command(f->path, output));
     return text;
 }
 
@@ -99,41 +96,17 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
         opt.output);
 }
 
-static int is_in_output(const char *path) {
-    const int step = checkpoint_step_of(path);
-    struct stat a, b;
-    if (!opt.output || step < 0 || stat(path, &a) || stat(in_output("step_%08d", step), &b)) return 0;
-    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-static void refuse_no_checkpoint(void) {
-    const Found *newest = checkpoints_in("--resume", opt.resume_path).newest;
-    if (newest)
-        die("option --resume %s: this is a run's folder, not a checkpoint; its newest is --resume %s",
-            opt.resume_path, newest->path);
-    die("option --resume: %s/manifest.json: No such file, so this is not a complete checkpoint; name a "
-        "folder "
-        "step_NNNNNNNN",
-        opt.resume_path);
-}
-
-// A run saves every step once, so it cannot go back to an older step in place.
-static void refuse_to_go_back(void) {
-    for (const Found *f = chosen.in.found; f < chosen.in.found + chosen.in.n; f++) {
-        if (f->step <= chosen.step || (!f->complete && !f->damaged)) continue;
-        check_folder_lock();
-        die("option --resume %s: %s already holds step %d%s", opt.resume_path, opt.output, f->step,
-            way_on(chosen.step));
-    }
-}
-
 static int resume_named(const Found *newest, int has_logs) {
-    chosen.elsewhere = !is_in_output(opt.resume_path);
-    if (opt.output && chosen.elsewhere)
-        opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
-    if (!is_checkpoint(opt.resume_path)) refuse_no_checkpoint();
+    chosen.elsewhere = 1;
+    if (opt.output && opt.resume)
+        start_over(&chosen.in);
+    else if (opt.output)
+        refuse_used_folder(newest, has_logs);
+    if (!is_checkpoint(opt.resume_path))
+        die("option --resume %s: not a complete checkpoint, because it has no manifest.json; name a folder "
+            "step_NNNNNNNN",
+            opt.resume_path);
     if (choose_folder(opt.resume_path)) die("option --resume: %s", gpt2_last_error());
-    if (!chosen.elsewhere) refuse_to_go_back();
     return chosen.step;
 }
 
@@ -182,12 +155,6 @@ static int most_at_once(int steps) {
     return most < to_come ? most : to_come;
 }
 
-// Returns the number of steps until n more checkpoints exist.
-static int steps_until(int n, int steps) {
-    const int left = steps - (chosen.step > 0 ? chosen.step : 0), every = opt.checkpoint_every;
-    return every > 0 && n < left / every ? n * every : left;
-}
-
 void check_room(const GPT2 *model, const TrainingData *data) {
     enum { OTHER_FILES = 6 };    // logs, run.json, run.lock, summary.json, tokenizer.bin
     enum { LOGS_A_STEP = 300 };  // bytes of a step's two lines, at most
@@ -196,7 +163,7 @@ void check_room(const GPT2 *model, const TrainingData *data) {
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
     const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
     const double each = bytes_of_checkpoint(model, data, block);
-    const double logs = (double)steps_until(n, data->steps) * LOGS_A_STEP + OTHER_FILES * block;
+    const double logs = (double)data->steps * LOGS_A_STEP + OTHER_FILES * block;
     if (n * each + logs <= left) return;
     die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
         "room "
@@ -290,7 +257,6 @@ static double began;
 
 static void end_beside(void) {
     const int step = beside;
-    check_lock_is_held();
     run.saving = step;
     check_saved(zero_save_end(run.z), step);
     run.saving = beside = -1;
@@ -308,7 +274,6 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     const int step = state->step;
     const char *path = in_output("step_%08d", step);
     end_checkpoint(1);
-    check_lock_is_held();
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);

@@ -6,8 +6,8 @@
 
 // Chooses the checkpoint to resume from: --resume's, or with -y 1 the newest in -o. With both options, uses
 // --resume's only if -o has none. Returns its step, or -1 for a new run. Without -y 1, refuses a folder with
-// checkpoints or logs (has_logs: 1 if -o has logs). If the newest is damaged, or -o has newer ones than
-// --resume's, ends the run with the command that continues in a new folder.
+// checkpoints or logs (has_logs: 1 if -o has logs). If the newest is damaged, ends the run
+// with the name of an older one.
 int checkpoint_to_resume(int has_logs);
 // Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for all that
 // will exist at once. Call it when the plugin exists.
@@ -26,7 +26,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
 void end_checkpoint(int wait);
 
 // (collective) Reads parameters, optimizer state and *state from the chosen checkpoint. If it is damaged,
-// ends the run with the command that continues from the one before.
+// ends the run with the name of the one before.
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state);
 
 // Returns 1 if the run resumed from a checkpoint outside -o and has not saved since. -y 1 would not find its

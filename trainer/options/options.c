@@ -113,7 +113,7 @@ static void usage(void) {
         "over the speed of matmuls in the run's dtype, measured on all ranks at the start.\n"
         "\n"
         "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the current step. With\n"
-        "-o it saves and prints the command that resumes it. A second signal ends the run at once. SIGUSR1\n"
+        "-o it saves; the same command with -y 1 resumes it. A second signal ends the run at once. SIGUSR1\n"
         "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/checkpoints.md.\n"
         "Exit status: 0 done, or stopped by a signal or --stop-after (only a finished run has\n"
         "summary.json); 1 failed; 2 failed before the ranks connected, for example on an invalid option;\n"
@@ -392,7 +392,7 @@ static int asks_for_help(int argc, char **argv, int i) {
 }
 
 static int given_argc;
-static char **given_argv;  // the command line, for resume_command
+static char **given_argv;  // the command line, for write_given_options
 
 void parse_options(int argc, char **argv) {
     given_argc = argc;
@@ -426,67 +426,4 @@ void write_given_options(FILE *f) {
         free(text);
         words = a.words;
     }
-}
-
-// --------
-// the command that resumes a stopped run
-
-enum { COMMAND = 128 << 10 };
-
-// Reads a process's command line, in which each word ends with a zero, and returns its size; 0: unreadable or
-// too long.
-static size_t read_command(const char *process, char command[COMMAND]) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%s/cmdline", process);
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(command, 1, COMMAND, f) : 0;
-    if (f) fclose(f);
-    return n < COMMAND ? n : 0;
-}
-
-static void add_word(FILE *f, const char *word) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-    if (*word && !word[strspn(word, plain)]) {
-        fprintf(f, "%s ", word);
-        return;
-    }
-    fputc('\'', f);
-    for (const char *c = word; *c; c++) fprintf(f, *c == '\'' ? "'\\''" : "%c", *c);
-    fputs("' ", f);
-}
-
-// Adds the launcher's part of the command: the parent's command line up to this process's own. If the
-// parent is not a launcher, the command is that of one rank.
-static void add_launcher(FILE *f) {
-    static char own[COMMAND], launcher[COMMAND];
-    char parent[24];
-    snprintf(parent, sizeof parent, "%d", (int)getppid());
-    const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
-    const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
-                            !memcmp(launcher + before, own, n_own);
-    if (!is_launcher && run.ranks > 1) fputs("(on every rank, with the same launcher) ", f);
-    if (!is_launcher) return;
-    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) add_word(f, word);
-}
-
-char *resume_command(const char *checkpoint, const char *output) {
-    char **argv = given_argv;
-    Text t;
-    text_begin(&t);
-    add_launcher(t.f);
-    add_word(t.f, argv[0]);
-    for (int i = 1, words; i < given_argc; i += words) {
-        const Argument a = argument_at(given_argc, argv, i);
-        const char *name = a.option->name;
-        words = a.words;
-        if (!strcmp(name, "-y") || !strcmp(name, "--resume") || (output && !strcmp(name, "-o"))) continue;
-        for (int k = i; k < i + words; k++) add_word(t.f, argv[k]);
-    }
-    add_word(t.f, checkpoint ? "--resume" : "-y");
-    add_word(t.f, checkpoint ? checkpoint : "1");
-    if (output) add_word(t.f, "-o");
-    if (output) add_word(t.f, output);
-    char *command = text_end(&t);
-    command[strlen(command) - 1] = 0;  // the last blank
-    return command;
 }

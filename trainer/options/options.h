@@ -37,10 +37,6 @@ void parse_options(int argc, char **argv);
 void settle_options(void);
 // Writes the options of the command line as JSON, one per line: "NAME=VALUE", or "NAME" if it takes no value.
 void write_given_options(FILE *f);
-// Returns this run's command, quoted for a shell and including the launcher's part (mpirun), with its resume
-// options replaced: by -y 1 or, if `checkpoint` is given, by --resume and -o with these values. The caller
-// frees it.
-char *resume_command(const char *checkpoint, const char *output);
 
 // The table of options, for code that goes through all of them.
 typedef enum {

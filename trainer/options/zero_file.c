@@ -50,10 +50,9 @@ void end_if_refused(int settings_shown) {
 // --------
 // from keys to options
 
-// Returns 1 if the key sets an option. "auto" does not, nor does a wire dtype other than fp32.
+// Returns 1 if the key sets an option. "auto" does not.
 static int sets_an_option(const zero_deepspeed_key *k) {
-    if (k->fate != ZERO_KEY_HONOURED || !*k->setting || !strcmp(k->value, "auto")) return 0;
-    return strcmp(k->setting, "comm.reduce_fp32") || !strcmp(k->value, "fp32");
+    return k->fate == ZERO_KEY_HONOURED && *k->setting && strcmp(k->value, "auto");
 }
 
 // Takes a batch setting, which no option sets, since -d counts tokens. Returns 0 for any other setting.
@@ -63,21 +62,16 @@ static int takes_batch(const zero_deepspeed_key *k) {
     return !strcmp(k->setting, "trainer.rows_a_step") || !strcmp(k->setting, "micro_batches");
 }
 
-static void has_no_effect(zero_deepspeed_key *k, const char *why) {
-    k->fate = ZERO_KEY_NO_EFFECT;
-    snprintf(k->remark, sizeof k->remark, "%.*s", (int)sizeof k->remark - 1, why);
-}
-
 // Only --dtype overrides the file, so that a file with fp16 can be tried on a CPU.
 static void contradict(zero_deepspeed_key *k, const Option *o, const char *now) {
     char remark[ZERO_DEEPSPEED_VALUE + 80];
-    const int overrides = !strcmp(k->setting, "numbers.dtype");
-    snprintf(remark, sizeof remark,
-             overrides ? "option %s %s overrides it" : "option %s is %s; remove one of them", o->name, now);
-    if (overrides)
-        has_no_effect(k, remark);
-    else
-        refuse(k, remark);
+    if (!strcmp(k->setting, "numbers.dtype")) {
+        k->fate = ZERO_KEY_NO_EFFECT;
+        snprintf(k->remark, sizeof k->remark, "option %s %.100s overrides it", o->name, now);
+        return;
+    }
+    snprintf(remark, sizeof remark, "option %s is %s; remove one of them", o->name, now);
+    refuse(k, remark);
 }
 
 static void take_key(zero_deepspeed_key *k) {
@@ -107,21 +101,9 @@ static void take_key(zero_deepspeed_key *k) {
     }
 }
 
-// A wire dtype other than fp32 contradicts --comm-type fp32. It comes from the file's dtype, so --dtype
-// overrides it.
-static void judge_wire(void) {
-    zero_deepspeed_key *wire = zero_file_key("comm.reduce_fp32");
-    if (!wire || sets_an_option(wire) || !strcmp(wire->value, "auto")) return;
-    if (!strcmp(opt.comm_type, "fp32"))
-        refuse(wire, "option --comm-type is fp32; remove one of them");
-    else if (option_is_given(option_named("--dtype")) && strcmp(opt.dtype, wire->value))
-        has_no_effect(wire, "gradients are sent in the dtype of option --dtype");
-}
-
 void take_zero_file(void) {
     if (!opt.zero_config) return;
     zero_config config = settings_of(&opt);
-    config.micro_batches = 0;  // not known yet
     if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n)
         die("option --zero-config: %s", zero_last_error());
     is_read = 1;
@@ -129,7 +111,6 @@ void take_zero_file(void) {
     refuse_as_read(&contents);
     for (zero_deepspeed_key *k = contents.keys; k < contents.keys + contents.n; k++)
         if (sets_an_option(k)) take_key(k);
-    judge_wire();
 }
 
 // --------
@@ -171,19 +152,15 @@ void settle_zero_file(void) {
     end_if_refused(0);
 }
 
-// The number of micro-batches depends on several options. Some keys can only be judged when it is known.
-void check_zero_file(const GPT2 *model, int micro_batches) {
-    static zero_deepspeed file;
+// The options and the ranks decide the number of micro-batches, and the file's batch must agree.
+void check_zero_file(int micro_batches) {
     const long long rows = (long long)opt.B * run.ranks * micro_batches;
+    const zero_deepspeed_key *micro = zero_file_key("micro_batches");
     char remark[160];
     if (!opt.zero_config || n_refused) return;
-    zero_config asked = settings_of(&opt);
-    asked.numbers.dtype = (zero_dtype)model->dtype;
-    asked.micro_batches = micro_batches;
-    if (zero_deepspeed_read(&asked, &file, opt.zero_config)) refuse_as_read(&file);
     snprintf(remark, sizeof remark, "-d, -b, -t and the ranks give %d micro-batches, %lld rows per step",
              micro_batches, rows);
-    if (!n_refused && asked.micro_batches != micro_batches) refuse(zero_file_key("micro_batches"), remark);
+    if (micro && strcmp(micro->value, "auto") && atoi(micro->value) != micro_batches) refuse(micro, remark);
     if (opt.rows_a_step && opt.rows_a_step != rows) refuse(zero_file_key("trainer.rows_a_step"), remark);
     end_if_refused(0);
 }

@@ -2,7 +2,6 @@
 #ifndef TRAINER_ZERO_FILE_H
 #define TRAINER_ZERO_FILE_H
 #include "../../llmc_zero/zero.h"
-#include "../running/activations.h"
 
 // Reads the file, if given. Call it after reading the command line. Refuses keys that are unsupported or
 // that an option contradicts, by adding them to a list.
@@ -11,7 +10,7 @@ void take_zero_file(void);
 // rule out. The machine must be settled.
 void settle_zero_file(void);
 // Refuses keys that the run's batch contradicts.
-void check_zero_file(const GPT2 *model, int micro_batches);
+void check_zero_file(int micro_batches);
 // Ends the run with the list of all refused keys, if there are any. With --print-config, does so only
 // if settings_shown is 1.
 void end_if_refused(int settings_shown);

@@ -133,13 +133,14 @@ static double seconds_of(Fit *f, const Choice *c, int exactly) {
     return of_more + (of_more - of_some) / SOME * (all - 2 * SOME);
 }
 
-// Returns 1 if a choice that fits has the same stage and accumulation, and no less of anything that saves
-// memory and costs time.
+// Returns 1 if a choice that fits has the same stage, accumulation and groups, and no less of anything that
+// saves memory and costs time.
 static int is_dominated(const Fit *f) {
     static const int costs_time[] = { RECOMPUTE, TIERS, BATCHES, UNITS };
     const int *level = f->s.level;
     for (const Choice *c = f->fits; c < f->fits + f->n_fits; c++) {
-        int is_less = c->level[STAGES] != level[STAGES] || c->level[ACCUMULATE] != level[ACCUMULATE];
+        int is_less = c->level[STAGES] != level[STAGES] || c->level[ACCUMULATE] != level[ACCUMULATE] ||
+                      c->level[GROUPS] != level[GROUPS];
         for (int i = 0; i < 4; i++) is_less |= c->level[costs_time[i]] > level[costs_time[i]];
         if (!is_less) return 1;
     }

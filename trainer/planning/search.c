@@ -86,6 +86,7 @@ static int set_options(const Search *s) {
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
     if (s->level[ACCUMULATE]) opt.accumulate = "layers";
     if (s->level[UNITS]) opt.units = "matrix";
+    if (s->level[GROUPS]) opt.zero.param_group = run.ranks_on_host;
     if (s->level[BUCKETS]) opt.zero.reduce_bucket_size = s->bucket_elems << s->level[BUCKETS];
     opt.zero.prefetch <<= s->level[PREFETCH];
     return set_tiers(s);
@@ -121,7 +122,8 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
 // Returns the plugin's memory at this level. It does not depend on the batch or on recompute, and on the
 // number of micro-batches only through the sums over them.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    const int is_usual = s->model.units_a_block == 1 && !s->level[BUCKETS] && !s->level[PREFETCH];
+    const int is_usual = s->model.units_a_block == 1 && !s->level[GROUPS] && !s->level[BUCKETS] &&
+                         !s->level[PREFETCH];
     if (!is_usual) return plan_of_level(s, config);
     const int sums = doublings(config->micro_batches);
     Bytes *b = &s->plans[s->level[ACCUMULATE]][sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
@@ -138,6 +140,7 @@ static zero_config config_of_level(const Search *s) {
     config.accumulate_layers = of_options.accumulate_layers;
     config.reduce_bucket_size = opt.zero.reduce_bucket_size;
     config.prefetch = opt.zero.prefetch;
+    config.param_group = opt.zero.param_group;
     // A smaller batch needs more micro-batches for the same tokens per step.
     config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
     if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
@@ -287,6 +290,7 @@ void search_all(Search *s, const GPT2 *model, const zero_config *config) {
     }
     if (!is_set("--accumulate")) s->levels[ACCUMULATE] = 2;
     if (!is_set("--units")) s->levels[UNITS] = 2;
+    if (!is_set("--param-group") && run.ranks_on_host < run.ranks) s->levels[GROUPS] = 2;
     if (!is_set("--bucket")) s->levels[BUCKETS] = LARGER_BUCKETS;
     if (!is_set("--prefetch")) s->levels[PREFETCH] = LARGER_PREFETCH;
 }

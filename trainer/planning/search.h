@@ -20,6 +20,7 @@ enum {
     ONE_MICRO_BATCH,
     ACCUMULATE,
     UNITS,
+    GROUPS,
     COARSE,
     BUCKETS = COARSE,
     PREFETCH,

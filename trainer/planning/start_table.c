@@ -82,9 +82,11 @@ static void print_attention(const GPT2 *model) {
 }
 
 static void print_zero(const zero_job *job) {
+    const int S = opt.zero.param_group;
     print0("ZeRO       stage %d%s, %s, overlap %s (%s), prefetch %d\n", opt.zero.stage,
            opt.zero.debug.naive ? " (naive path)" : "", job->comm, run.overlap ? "on" : "off",
            reason_of("overlap"), opt.zero.prefetch);
+    if (S && S < run.ranks) print0("groups     parameters are sharded over %d rank%s\n", S, plural(S));
 }
 
 static void print_units(const GPT2 *model) {
@@ -176,12 +178,13 @@ static void print_activations(const GPT2 *model) {
 // --------
 // a plan: the four stages side by side
 
-// Returns "4P + 12P/N", as in the papers.
+// Returns "4P + 12P/N", as in the papers; S stands for --param-group.
 static const char *formula_text(const zero_formula *f) {
     static char text[48];
     int n = 0;
     if (f->whole) n += snprintf(text, sizeof text, "%dP", f->whole);
-    if (f->sharded) snprintf(text + n, sizeof text - n, "%s%dP/N", f->whole ? " + " : "", f->sharded);
+    if (f->grouped) n += snprintf(text, sizeof text, "%dP/S", f->grouped);
+    if (f->sharded) snprintf(text + n, sizeof text - n, "%s%dP/N", n ? " + " : "", f->sharded);
     return text;
 }
 

@@ -18,11 +18,6 @@
 #include "../checkpoints/saving.h"
 #include "../options/zero_file.h"
 
-// The path through which to open -e's model file. A file in a run's folder is held open, since the run may
-// remove it.
-static char opened[40];  // "": opt.model
-static const char *model_path(void) { return *opened ? opened : opt.model; }
-
 // --------
 // missing files
 
@@ -74,7 +69,6 @@ static void require_shards(const char *option, const char *pattern) {
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
     GPT2Config config;
-    int fd;
     if (gpt2_is_stored(opt.model) || !gpt2_config_from_descriptor(&config, opt.model)) return;
     if (!is_folder(opt.model)) {
         if (!access(opt.model, F_OK))
@@ -90,11 +84,10 @@ static void find_model(void) {
         die("option -e %s: this is a checkpoint; -e takes the model_NNNNNNNN.bin beside it, and --export %s "
             "--to NAME.bin writes one",
             opt.model, opt.model);
-    const char *path = model_file_in(opt.model, &fd);
+    const char *path = model_file_in(opt.model);
     if (!path)
         die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors", opt.model);
     opt.model = path;
-    snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
 }
 
 static void check_rows(const GPT2Config *c) {
@@ -137,7 +130,7 @@ void describe_model(GPT2 *model, int resume_step) {
     if (resume_step >= 0)
         model->config = checkpoint_saved()->config;
     else
-        gpt2_check(gpt2_config_named(opt.model, model_path(), &model->config));
+        gpt2_check(gpt2_config_named(opt.model, &model->config));
     if (on_cuda()) check_rows(&model->config);
     gpt2_tensors(&model->config, model->tensors);
     model->B = opt.B;
@@ -161,7 +154,7 @@ static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int6
 
 static void load_stored(const GPT2 *model) {
     GPT2Stored stored;
-    gpt2_check(gpt2_stored_open(model_path(), &stored));
+    gpt2_check(gpt2_stored_open(opt.model, &stored));
     if (memcmp(&stored.config, &model->config, sizeof stored.config))
         die("option -e %s: the model's sizes have changed since the run started", opt.model);
     gpt2_check(gpt2_stored_read(&stored, receive_values, NULL));
@@ -282,7 +275,7 @@ void data_divide(TrainingData *d, GPT2 *m) {
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = m->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     if (opt.any_ranks) check_any_ranks(d->micro_batches, d->tokens_at_once);
-    check_zero_file(m, d->micro_batches);
+    check_zero_file(d->micro_batches);
 }
 
 // Returns the number of batches per validation. The default -m takes fewer if the data has fewer.
@@ -352,7 +345,7 @@ static void describe_option(FILE *f, const Option *o) {
 static void describe_stored(FILE *f) {
     GPT2Stored stored;
     if (!hf_is_folder(opt.model)) {
-        fprintf(f, "-e = a file of %s\n", print_of(model_path(), FILE_BLOCKS));
+        fprintf(f, "-e = a file of %s\n", print_of(opt.model, FILE_BLOCKS));
         return;
     }
     gpt2_check(gpt2_stored_open(opt.model, &stored));

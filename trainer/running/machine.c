@@ -235,7 +235,10 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     zero_offload_config *o = &c.offload;
     c.stage = stage;
     c.debug.naive = config->debug.naive && stage == 0;
-    if (stage < 3) o->params = ZERO_DEVICE;
+    if (stage < 3) {
+        o->params = ZERO_DEVICE;
+        c.param_group = 0;
+    }
     if (stage < 2) o->gradients = ZERO_DEVICE;
     if (stage < 1) {
         o->optimizer = ZERO_DEVICE;

@@ -401,21 +401,17 @@ void report_stop(const Report *r) {
     if (!saved && why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
-    print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
-    if (!saved) return;
-    char *command = resume_command(NULL, NULL);
-    print0("  %s\n", command);
-    free(command);
+    print0("%s%s\n", outcome, saved ? "; the same command with -y 1 resumes it" : "");
 }
 
 void try_outputs(void) {
-    static const char *const of_training[] = { MAIN_LOG, METRICS, "summary.json", NULL };
-    static const char *const of_answers[] = { "answers.jsonl", "inference.json", NULL };
-    if (run.rank != 0) return;
-    if (opt.trace) try_file("option --trace", opt.trace);
-    if (!opt.output) return;
-    for (const char *const *name = is_answering(&opt) ? of_answers : of_training; *name; name++)
-        try_file("option -o", in_output("%s", *name));
+    disk_file d;
+    struct stat st;
+    if (run.rank != 0 || !opt.trace) return;
+    if (!lstat(opt.trace, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        die("option --trace: %s exists and is not a regular file; name another one", opt.trace);
+    if (disk_create(&d, opt.trace)) die("option --trace: %s", gpt2_last_error());
+    disk_finish(&d, 1);  // removes it
 }
 
 void write_trace(void) { zero_check(zero_trace_write(run.z, opt.trace)); }

@@ -52,10 +52,9 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
 void report_last_step(Report *r);
 // (collective) Prints the digests and the last lines, and writes summary.json unless is_done is set.
 void report_end(Report *r, const GPT2 *model);
-// Ends the run now if a file to be written at its end (--trace, summary.json and the like) could not be
-// created.
+// Ends the run now if the file of --trace, which is written at its end, could not be created.
 void try_outputs(void);
-// Prints the last lines of a run stopped by a signal or --stop-after, and the command that resumes it.
+// Prints the last line of a run stopped by a signal or --stop-after.
 void report_stop(const Report *r);
 // (collective) Writes the --trace file.
 void write_trace(void);
