@@ -142,7 +142,9 @@ fits_are given --machine h100x8 --plan-ranks 16 "${of[@]}" d24 -d 262144 -r 1 -b
 need 'a given option changed' not grep -qE '^  [0-9].*: .*(-r|-b|--offload-optimizer) ' "$dir/fit"
 fits_are 'two cores' --machine "$dir/two.json" --plan-ranks 2 --dtype bf16 -e l3h2c32v257t32 -d 512
 fits_are 'few rows' --machine h100x8 --plan-ranks 512 "${of[@]}" d48 -d 524288
-has "$dir/fit" ' tokens/s: -b 1 -z 1 -r 0 '
+has "$dir/fit" ' tokens/s: -b 1 -z 1 '
+fits_are 'small blocks' --machine h100x8 --plan-ranks 8 --dtype bf16 -e l12h2c128v257t64 -d 4096
+has "$dir/fit" ' --bucket [1-9][0-9]* '
 end
 
 begin 'virtual.--fit of 1558M on 512 GPUs takes at most two seconds of a CPU'

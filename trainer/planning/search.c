@@ -273,6 +273,7 @@ void search_all(Search *s, const GPT2 *model, const zero_config *config) {
     s->given.trace = NULL;  // of one step, not of all that the search tries
     s->now = s->given;
     s->given.B = opt.B;  // the model has fewer rows if these do not divide the step
+    s->bucket_elems = plan_of(model, config).bucket_elems;
     Options *now = &s->now;
     for (int i = 0; i < TIER_OPTIONS; i++) s->tier_is_fixed[i] = is_set(tier_options[i]);
     s->levels[TIERS] = MIXTURES;
