@@ -167,7 +167,7 @@ fi
 
 # ---- zero.h and docs/
 
-headers=(llmc_zero/zero{,_config,_optimizer,_checkpoint,_job,_info,_deepspeed}.h)
+headers=(llmc_zero/zero{,_config,_optimizer,_checkpoint,_job,_info,_virtual,_deepspeed}.h)
 begin 'docs.api.md names every public header'
 for header in llmc_zero/zero*.h; do
     need "$header is missing" grep -qF "\`$header\`" docs/reference/api.md
