@@ -75,6 +75,7 @@ $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(ZERO_FLAGS)
 $(BUILD)/trainer/%.o: trainer/%.c $(ZERO_FLAGS)
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -I. -c $< -o $@
+$(BUILD)/trainer/planning/machines.o: trainer/planning/machines.json
 $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)

@@ -37,7 +37,7 @@
 #include "trainer/options/config_table.h"
 // defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
 #include "trainer/checkpoints/folder.h"
-// defines: settle_memory, bytes_to_come, use_one_arena, out_of_memory
+// defines: settle_memory, bytes_to_come
 #include "trainer/planning/fit.h"
 // defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
 #include "trainer/generating/generate.h"
@@ -59,6 +59,12 @@
 #include "trainer/checkpoints/saving.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
 #include "trainer/running/signals.h"
+// defines: out_of_memory, print_fastest
+#include "trainer/planning/advice.h"
+// defines: use_one_arena
+#include "trainer/planning/room.h"
+// defines: write_plan_file
+#include "trainer/planning/plan_file.h"
 // defines: StepTime, StepTimes, time_now, time_between, machine_without, print_times
 #include "trainer/planning/step_time.h"
 // defines: print_start, print_plan
@@ -877,7 +883,7 @@ static int answer_prompts(Trainer *t) {
 static StepTime time_step(Trainer *t, const zero_machine *machine) {
     enum { STEPS = 3 };
     GPT2 *model = &t->model;
-    StepTime before, after;
+    StepTime before = { 0 }, after = { 0 };
     run.machine = machine;
     run.step = 0;
     zero_config config = plugin_settings(model->dtype, model->micro_batches);
@@ -889,7 +895,7 @@ static StepTime time_step(Trainer *t, const zero_machine *machine) {
     outlier_init(&t->state.loss_outliers);
     outlier_init(&t->state.norm_outliers);
     for (int i = 0; i < STEPS; i++, run.step++) {
-        before = time_now();
+        before = after;
         train_step(t);
         after = time_now();
     }
@@ -901,12 +907,21 @@ static StepTime time_step(Trainer *t, const zero_machine *machine) {
 
 // The same step on a machine without some costs shows which of them are exposed.
 static void show_time(Trainer *t) {
-    StepTimes times = { .is = time_step(t, run.machine) };
+    const zero_machine *machine = run.machine;
+    StepTimes times = { .is = time_step(t, machine) };
     for (int i = 0; i < LINKS; i++) {
         const zero_machine faster = machine_without(i);
         times.without[i] = time_step(t, &faster).seconds;
     }
+    run.machine = machine;
     print_times(&t->model, t->data.tokens_at_once * t->data.micro_batches, &times);
+    if (opt.output) write_plan_file(&t->model, t->data.micro_batches, &times);
+}
+
+static double seconds_of_step(void *trainer, const GPT2 *model) {
+    Trainer *t = trainer;
+    t->model = *model;
+    return time_step(t, run.machine).seconds;
 }
 
 static int show_plan(Trainer *t) {
@@ -916,7 +931,10 @@ static int show_plan(Trainer *t) {
         print_config(&t->model, t->data.micro_batches);
     else
         print_plan(&t->model, t->data.micro_batches);
+    const GPT2 model = t->model;
     if (opt.machine && !opt.print_config) show_time(t);
+    if (opt.fit && !opt.print_config) print_fastest(&model, t->data.micro_batches, seconds_of_step, t);
+    t->model = model;
     check_output(NULL);
     if (run.rank == 0) end_if_refused(1);
     close_plugin(t);
@@ -935,9 +953,9 @@ static const struct {
     const char *option;      // NULL: any other command line
     int (*run)(Trainer *t);  // returns the exit status
 } modes[] = {
-    { "--verify", verify_files },    { "--export", export_files }, { "--to", export_files },
-    { "--print-config", show_plan }, { "--plan", show_plan },      { "--prompts", answer_prompts },
-    { "--prompt", answer_prompts },  { NULL, train_model },
+    { "--verify", verify_files },    { "--export", export_files },   { "--to", export_files },
+    { "--print-config", show_plan }, { "--plan", show_plan },        { "--fit", show_plan },
+    { "--prompts", answer_prompts }, { "--prompt", answer_prompts }, { NULL, train_model },
 };
 
 int main(int argc, char **argv) {

@@ -129,9 +129,16 @@ static int take(TimedLayer layer, gpt2_dtype dt, double a, double b, double c) {
 
 static int is_gpu(void) { return machine.device_bytes > 0; }
 
+// An estimate for a GPU: attention's backward keeps the scores (NH, T, T) of as many rows as its limit
+// allows.
+static size_t gpu_scratch(int B, int T, int NH) {
+    const size_t row = (size_t)NH * T * T * 2, fit = machine.attention_bytes / row;
+    const size_t attention = row * (fit < 1 ? 1 : fit < (size_t)B ? fit : (size_t)B);
+    return attention > machine.workspace_bytes ? attention : machine.workspace_bytes;
+}
 static int virtual_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk,
                         size_t *scratch_bytes) {
-    *scratch_bytes = 0;
+    *scratch_bytes = is_gpu() ? gpu_scratch(B, T, NH) : 0;
     return is_gpu() ? 0 : layers_cpu.plan(dt, B, T, C, NH, Vp, chunk, scratch_bytes);
 }
 static int virtual_plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,

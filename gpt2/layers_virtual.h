@@ -43,6 +43,8 @@ typedef struct {
     double kernel_s;               // the least time of a kernel
     double reaches[TIMED_LAYERS];  // fraction of `flops`, or of `bytes_per_s` where there are no products
     size_t device_bytes;           // a GPU's memory; 0: the CPU's layers plan the scratch
+    size_t workspace_bytes;        // scratch of a GPU's matmuls
+    size_t attention_bytes;        // limit on that of attention's backward, which one row may exceed
     double bus_bytes_per_s;        // copies beside the layers
     // The clock of the layers.
     void (*run)(double seconds);  // the next layer takes so long

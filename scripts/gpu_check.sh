@@ -132,7 +132,8 @@ publish() {
             { $5 = $5 "|" ($5 > 0 ? sprintf("%.3f", run / $5) : "-"); gsub(/\t/, "|"); print "|" $0 "|" }
             END { for (who in best) print "\nBest of " who ": " best[who] " ms per step." }' OFS='\t' \
             "$out/results.tsv" "$out/results.tsv"
-        sed 's/^/    /' "$out/model.log" 2>/dev/null
+        sed -n 's/^/    /; /^    time of a step/,$p' "$out/plan.log" 2>/dev/null
+        sed 's/^/    /; 40q' "$out/kernels.tsv" 2>/dev/null
     } >"$out/new.md"
     mv "$out/new.md" "$out/results.md"
 }
@@ -209,9 +210,9 @@ profile() {         # STEPS; leaves clocks and caches as they are
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# Subtracts the launches of a run without steps from those of a one-step run, to get those of one step. ncu's
-# CSV quotes each field; the model reads kernel, launches, ms, bytes read, bytes written.
-compare_with_model() {
+# Subtracts the launches of a run without steps from those of a one-step run, to get those of a step. Longest
+# first: ms, launches, GB read and written, kernel. ncu's CSV quotes each field. Then plans the same step.
+kernels_of_step() {
     [ "$(row ncu-1 3)" = ok ] || return 0
     awk '
         function number(name,   x) { x = f[at[name]]; gsub(/,/, "", x); return sign * x }
@@ -222,10 +223,13 @@ compare_with_model() {
             k = f[at["Kernel Name"]]; n[k] += sign; ms[k] += number("gpu__time_duration.sum") / 1e6
             r[k] += number("dram__bytes_read.sum"); w[k] += number("dram__bytes_write.sum")
         }
-        END { for (k in n) if (n[k] > 0) print k, n[k], least(ms[k]), least(r[k]), least(w[k]) }' \
-        OFS='\t' "$out/ncu-0.log" "$out/ncu-1.log" >"$out/kernels.tsv"
-    record model 60 bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 \
-        --gpu "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" --measured "$out/kernels.tsv"
+        END {
+            form = "%.3f\t%d\t%.3f\t%.3f\t%s\n"
+            for (k in n) if (n[k] > 0)
+                printf form, least(ms[k]), n[k], least(r[k]) / 1e9, least(w[k]) / 1e9, k
+        }' "$out/ncu-0.log" "$out/ncu-1.log" | sort -nr >"$out/kernels.tsv"
+    record plan 60 "$trainer" --plan --machine "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" \
+        --plan-ranks 1 --dtype bf16 -e "$model" -b "$B" -t "$T" "${plain[@]}"
 }
 # memcheck PROGRAM TEST...: a row for each test, because memcheck slows kernels down, and all of them may not
 # end within a call. Leaves out tests of the host's code, and the one that fills the device's memory.
@@ -258,7 +262,7 @@ list() { cat <<'END'
 7 run tuned-4 --tune "$out/tuned.txt"
 8 torch default; torch cudnn
 9 tuning
-9 profile 0; profile 1; compare_with_model
+9 profile 0; profile 1; kernels_of_step
 10 cannot='without cuDNN' run cudnn-fast --attention cudnn-fast
 10 for mib in 49 98 196 1540; do run workspace-$mib --attention-workspace $mib; done
 11 for z in 1 2 3; do run stage-$z -z $z; done

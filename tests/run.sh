@@ -143,7 +143,6 @@ if [ -z "$short" ]; then
             run "cuda.$(basename "$t")" 400 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"
     done
     run breaks.async 400 tests/breaks.sh "$build" "$trainer" async
-    run gpu_model 400 tests/test_gpu_model.sh
     run virtual 400 tests/virtual.sh "$trainer"
 else
     table mpi_bits 600 4 2 1

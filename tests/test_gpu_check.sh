@@ -125,8 +125,8 @@ tuned=(ncu-1 workspace-49 stage-1 optimizer-nvme host-3 "$SIZES")
 need 'a run from step 9 on is not tuned' [ "$(cd "$out" && grep -lE '^tuning  |--tune' "${tuned[@]/%/.log}" |
     wc -l)" = ${#tuned[@]} ]
 need 'results.md lacks the best run of PyTorch' grep -q '^Best of PyTorch: 2.10 ms per step' "$out/results.md"
-need 'results.md lacks the comparison with the model' grep -qE '^ +all matmuls +[0-9]+ +2 +[0-9.]+ +4\.000 ' \
-    "$out/results.md"
+need 'results.md lacks the planned step' grep -qE '^ +step +[0-9.]+ s, [0-9]+ tokens/s$' "$out/results.md"
+need 'results.md lacks the kernels' grep -qP '^    4\.000\t2\t0\.200\t0\.100\tnvjet' "$out/results.md"
 need 'a rank is still running' not pgrep -f "$out/bin/train_gpt2_zero"
 end
 

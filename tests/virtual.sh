@@ -66,6 +66,8 @@ seconds=$({ time plan --machine a100-80gx8 --plan-ranks 512 -z 3 -e d48 -b 4 -t 
     --dtype bf16; } 2>&1)
 has "$dir/plan" '^time of a step on NVIDIA A100 SXM 80 GB, 8 per host: a model, not measured' \
     '^  collectives +[0-9.]+ % of the step, [1-9][0-9.]* % exposed$'
+plan --machine h100x8 --plan-ranks 16 -z 3 -e d12 -b 4 --dtype bf16 --param-group 8 --offload-param cpu
+has "$dir/plan" '^  copies over the bus '
 need "it took ${seconds:-?} s" number "${seconds:-99} < 20"        # 0.02 s on an idle machine
 end
 
@@ -80,11 +82,91 @@ need "steps of ${times[*]} s" number \
     "${times[0]:-9} < ${times[1]:-0} && ${times[1]} < ${times[2]:-0} && ${times[2]} < ${times[3]:-0}"
 end
 
+begin 'virtual.a GPU: what its libraries take, in fp16 too; the machine has enough of everything, or not'
+plan --machine h100x8 --plan-ranks 16 -e d12 -b 8 --dtype fp16 -z 3 --offload-optimizer cpu
+has "$dir/plan" '^  working +CUDA .estimated. +572\.2$' '^  working +NCCL .estimated. +935\.6$' \
+    '^  scratch of the layers: estimated' '^  a GPU +[0-9.]+ +81539\.2 fits$' \
+    "^  a host's memory +[0-9.]+ +953674\\.3 fits$"
+plan --machine v100-32gx8 --plan-ranks 8 -e d48 -b 8 --dtype fp16 -z 0 -r 0
+has "$dir/plan" '^  a GPU +[0-9.]+ +32768\.[0-9] does not fit$' 'stage 0 does not fit: .*--fit lists'
+end
+
+begin 'virtual.plan.json'
+plan --machine a100-80gx8 --plan-ranks 8 -e d12 -b 8 -t 1024 --dtype bf16 -z 3 -o "$dir/out"
+for key in machine ranks device host disk fits memory step_seconds tokens_per_s mfu comm_share \
+    comm_exposed_share sent_bytes disk_bytes; do
+    has "$dir/out/plan.json" "\"$key\": "
+done
+is fits "$(json_value "$dir/out/plan.json" ' *fits' | tail -n 1)" true
+is 'tokens per second' "$(json_value "$dir/out/plan.json" tokens_per_s)" \
+    "$(sed -nE 's/^  step .* s, ([0-9]+) tokens.*/\1/p' "$dir/plan")"
+lines=$(sed -nE 's/.*"tier": "device", "bytes": ([0-9]+).*/\1/p' "$dir/out/plan.json" | paste -sd +)
+need "the lines $lines are not the bytes of the device" \
+    number "$(json_value "$dir/out/plan.json" needed | head -n 1) == $lines"
+end
+
+# ---- what to run
+
+# choices KIND: prints lines "SECONDS OPTIONS" of $dir/fit: of those that fit, or the nearest that do not
+choices() {
+    sed -n "/^$1/,/^[^ ]/p" "$dir/fit" |
+        sed -nE 's/^  ([0-9.]+) s, [0-9]+ tokens.s:(.*) \([0-9]+ of .*/\1\2/p'
+}
+# fits_are WHAT ARGUMENT...: checks --fit's choices by plans
+fits_are() {
+    local seconds options fastest=
+    timeout $hang_limit "$trainer" --fit "${@:2}" >"$dir/fit" 2>&1 </dev/null || need "$1: failed" false
+    is "$1: sets of options" "$(choices 'what to run' | wc -l)" 3
+    while read -r seconds options; do
+        plan "${@:2}" ${options/as given/}
+        has "$dir/plan" '^  stage . fits: ' '^  a .* fits$'
+        is "$1: step with $options" "$(step)" "$seconds"
+        need "$1: $options is not in order" number "${fastest:=$seconds} <= $seconds"
+    done < <(choices 'what to run')
+    while read -r seconds options; do
+        plan "${@:2}" ${options/as given/}
+        need "$1: $options fits" not grep -q '^  stage . fits: ' "$dir/plan"
+        need "$1: $options is not faster" number "$seconds < $fastest"
+    done < <(choices nearest)
+}
+of=(--dtype bf16 -t 1024 -e)
+begin 'virtual.--fit: three that fit and faster ones that do not, as their plans say'
+fits_are 1558M --machine h100x8 --plan-ranks 8 "${of[@]}" d48 -d 1048576
+need 'none that does not fit' [ "$(choices nearest | wc -l)" -gt 0 ]
+fits_are 'less memory' --machine v100-32gx8 --plan-ranks 8 "${of[@]}" d48 -d 131072
+fits_are 'one GPU' --machine rtx4090 --plan-ranks 1 "${of[@]}" d48 -d 16384
+end
+
+begin 'virtual.--fit keeps what is given, and chooses a batch that divides the step'
+fits_are given --machine h100x8 --plan-ranks 16 "${of[@]}" d24 -d 262144 -r 1 -b 4 --offload-optimizer cpu
+need 'a given option changed' not grep -qE '^  [0-9].*: .*(-r|-b|--offload-optimizer) ' "$dir/fit"
+fits_are 'two cores' --machine "$dir/two.json" --plan-ranks 2 --dtype bf16 -e l3h2c32v257t32 -d 512
+fits_are 'few rows' --machine h100x8 --plan-ranks 512 "${of[@]}" d48 -d 524288
+has "$dir/fit" ' tokens/s: -b 1 -z 1 '
+fits_are 'small blocks' --machine h100x8 --plan-ranks 8 --dtype bf16 -e l12h2c128v257t64 -d 4096
+has "$dir/fit" ' --bucket [1-9][0-9]* '
+end
+
+begin 'virtual.--fit of 1558M on 512 GPUs takes at most two seconds of a CPU'
+TIMEFORMAT='%U'
+seconds=$({ time timeout $hang_limit "$trainer" --fit --machine h100x8 --plan-ranks 512 "${of[@]}" d48 \
+    -d 4194304 >"$dir/fit" 2>&1 </dev/null; } 2>&1)
+need "it took ${seconds:-?} s" number "${seconds:-99} <= 2"
+end
+
+begin 'virtual.--fit says what is missing if nothing fits'
+timeout $hang_limit "$trainer" --fit --machine rtx4090 --plan-ranks 1 "${of[@]}" d48 -z 0 -d 8192 \
+    >"$dir/fit" 2>&1
+has "$dir/fit" '^  nothing fits: ' '^nearest that do not fit$' ': [0-9]+ MiB too much for the GPU$'
+end
+
 begin 'virtual.what the machine lacks is named'
 while IFS='|' read -r arguments message; do
     plan $arguments && need "$arguments: accepted" false
     has "$dir/plan" "$message"
 done <<END
+--fit|option --fit: needs --machine
+--machine h100 --prompt 1|option --machine h100: only training has a time
 --machine h1000|option --machine h1000: is none of .*h100.*make calibrate
 --machine h100x0|option --machine h100x0: is none of
 --machine $dir/none.json|none.json.*

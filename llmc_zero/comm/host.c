@@ -206,6 +206,7 @@ static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 // -------- in host memory
 
 int comm_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes) {
+    if (c->device->time) return comm_virtual_gather_in_host(c, use, piece, elem_bytes);
     return gather(c, use, COMM_ALL_GATHER, &device_host, piece, 1, elem_bytes);
 }
 

@@ -27,7 +27,8 @@ static int ranks_of_gather_here(const comm *c, net_group of) {
     return n;
 }
 
-static int virtual_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
+static int gather(comm *c, device_stream s, comm_use use, const comm_piece *pieces, int n,
+                  size_t elem_bytes) {
     const net_group all = { c->group.rank, c->group.ranks, 0, 1 }, of = use.of.ranks ? use.of : all;
     const int here = ranks_of_gather_here(c, of), hosts = of.ranks / here;
     double bytes = 0;
@@ -35,8 +36,16 @@ static int virtual_all_gather(comm *c, comm_use use, const comm_piece *pieces, i
     comm_count(c, use, COMM_ALL_GATHER, (of.ranks - 1) * bytes);
     // A host's ranks receive what the other hosts have once, each its part, and pass it on.
     const double between = (hosts - 1) * bytes;
-    pass(c, c->gather_stream, ZERO_TIME_GATHER, (here - 1) * (bytes + between), between);
+    pass(c, s, ZERO_TIME_GATHER, (here - 1) * (bytes + between), between);
     return 0;
+}
+
+static int virtual_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
+    return gather(c, c->gather_stream, use, pieces, n, elem_bytes);
+}
+
+int comm_virtual_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes) {
+    return gather(c, PROCESSOR, use, piece, 1, elem_bytes);
 }
 
 static int virtual_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,

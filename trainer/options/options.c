@@ -322,6 +322,7 @@ static void check_needs(const Option *o) {
 }
 
 void settle_options(void) {
+    if (opt.fit) opt.plan = 1;
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",
@@ -332,6 +333,8 @@ void settle_options(void) {
         (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "
             "-e can name a folder of checkpoints");
+    if (opt.machine && is_answering(&opt))
+        die("option --machine %s: only training has a time; leave out --prompt and --prompts", opt.machine);
     if (opt.prompt && opt.prompts) die("option --prompt: leave out --prompts, which names other prompts");
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "

@@ -1,59 +1,14 @@
 #include "fit.h"
-#include <malloc.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include "../../gpt2/gpt2_error.h"
 #include "../../gpt2/text_file.h"
 #include "../running/machine.h"
 #include "../options/options.h"
 #include "../running/run.h"
-
-// --------
-// the process
-
-// A step allocates nothing, so threads need not allocate at the same time.
-void use_one_arena(void) {
-#ifdef M_ARENA_MAX
-    mallopt(M_ARENA_MAX, 1);  // without it a run only takes more address space
-#endif
-}
-
-static int is_limited(int resource) {
-    struct rlimit limit;
-    return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
-}
-
-// Returns the most threads that there will be at once: OpenMP's, the plugin's (on a CPU, NVMe implies
-// overlap), and those that read and write checkpoints.
-static int threads_to_come(const zero_config *c, int has_checkpoints) {
-    const zero_offload_config *o = &c->offload;
-    const int on_nvme = o->optimizer == ZERO_NVME || o->params == ZERO_NVME || o->gradients == ZERO_NVME;
-    const int lanes = (c->overlap || on_nvme) + (on_nvme || o->delayed_update);
-    return run.threads - 1 + lanes + on_nvme * o->nvme_threads + 5 * has_checkpoints;
-}
-
-// Returns the size of a thread's stack, which glibc takes from ulimit -s.
-static size_t stack_bytes(void) {
-    pthread_attr_t defaults;
-    size_t bytes = 8 << 20;
-    if (pthread_attr_init(&defaults)) return bytes;
-    pthread_attr_getstacksize(&defaults, &bytes);  // if it fails, bytes is unchanged
-    pthread_attr_destroy(&defaults);
-    return bytes;
-}
-
-size_t bytes_beside(const zero_config *config) {
-    // On AVX-512 oneDNN's kernels take 10 to 37 MiB for a model, and half as much again for samples.
-    const size_t code = 48 << 20, checkpoint_buffers = 8 << 20;
-    const int has_checkpoints = opt.output || opt.resume_path;
-    if (config->device == ZERO_CUDA || !(is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA))) return 0;
-    return code + has_checkpoints * checkpoint_buffers +
-           threads_to_come(config, has_checkpoints) * stack_bytes();
-}
+#include "room.h"
 
 // --------
 // the memory per rank
@@ -70,46 +25,10 @@ zero_plan plan_of(const GPT2 *model, const zero_config *config) {
     return plan;
 }
 
-size_t bytes_planned_on(const zero_plan *plan, zero_tier tier) {
-    size_t bytes = 0;
-    for (int i = 0; i < plan->n_lines; i++)
-        if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
-    return bytes;
-}
-
-size_t bytes_held_on(zero_tier tier) {
-    zero_memory_line line;
-    size_t bytes = 0;
-    for (int i = 0; run.z && zero_memory(run.z, i, &line); i++)
-        if (line.tier == tier) bytes += line.bytes;
-    return bytes;
-}
-
 static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
     return bytes_planned_on(&plan, ZERO_DEVICE);
-}
-
-// Ranks on the same device share its memory evenly. Before the plugin exists, a rank counts only itself.
-static int ranks_on_device(void) {
-    zero_job job = { .ranks_on_device = 1 };
-    if (run.z) zero_job_info(run.z, &job);
-    return job.ranks_on_device;
-}
-
-int memory_left(const zero_config *config, size_t *left) {
-    if (run.machine) {
-        const Machine *m = machine_of_plan();
-        *left = (size_t)(m->is_gpu ? m->device_bytes * 31 / 32 : m->host_bytes / run.ranks_on_host);
-        return 0;
-    }
-    const size_t beside = bytes_beside(config);
-    int rc = zero_memory_left(config, run.ranks_on_host, left);
-    if (rc) return rc;
-    if (config->device == ZERO_CUDA) *left /= ranks_on_device();
-    *left -= beside < *left ? beside : *left;
-    return 0;
 }
 
 // Returns the rank's share of its device's memory, used or free.
@@ -244,6 +163,11 @@ static void plan_tuned(GPT2 *model) {
 // --------
 // the level of recompute
 
+static int gelu_is_fused(gpt2_dtype dt) {
+    if (!run.machine) return layers_cuda_gelu_fused(dt);
+    return dt != GPT2_F32 && (opt.gelu_fusion < 0 ? machine_of_plan()->gelu_fused : opt.gelu_fusion > 0);
+}
+
 // Returns the lowest level at which the activations fit into the memory that the plugin leaves. Keeps 1/32 of
 // the device free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward
 // matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
@@ -253,7 +177,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     zero_check(memory_left(config, &left));
     if (!run.z) reserve += plugin_bytes(model, config, config->stage);
     tried.recompute = 0;
-    if (layers_cuda_gelu_fused(model->dtype)) {
+    if (gelu_is_fused(model->dtype)) {
         if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
         tried.recompute = 1;
     }
@@ -281,7 +205,7 @@ void settle_memory(GPT2 *model, const zero_config *config) {
     model->chunk = rows_of_part(model, parts);
     if (opt.tune && run.z)
         plan_tuned(model);
-    else if (run.z || !on_cuda())
+    else if (run.z || run.machine || !on_cuda())
         gpt2_check(plan_scratch(model));
     // Wait until ranks that share a device have freed the memory of their trial matmuls.
     if (run.z && on_cuda()) zero_check(zero_barrier(run.z));

@@ -86,13 +86,22 @@ static void read_gpu(const Source *s) {
     of[ZERO_TIME_READ] = (zero_rate){ 0, number(s, "disk_read_bytes_per_s", 0) / here };
     of[ZERO_TIME_WRITE] = (zero_rate){ 0, number(s, "disk_write_bytes_per_s", 0) / here };
     m->plugin.queue_s = number(s, "queue_s", 0);
+    m->context_bytes = number(s, "context_bytes", 0);
+    m->nccl_bytes = number(s, "nccl_bytes", 0);
+    m->nccl_peer_bytes = number(s, "nccl_peer_bytes", 0);
+    m->gelu_fused = number(s, "gelu_fused", 0) > 0;
     LayersMachine *l = &m->layers;
-    for (int dtype = 0; dtype < 3; dtype++) l->flops[dtype] = number(s, "flops", dtype);
+    for (int dtype = 0; dtype < 3; dtype++) {
+        l->flops[dtype] = number(s, "flops", dtype);
+        m->peak_flops[dtype] = number(s, "peak_flops", dtype);
+    }
     for (int layer = 0; layer < TIMED_LAYERS; layer++) l->reaches[layer] = number(s, timed_names[layer], 0);
     l->bytes_per_s = memory;
     l->kernel_s = number(s, "kernel_s", 0);
     l->device_bytes = (size_t)m->device_bytes;
     l->bus_bytes_per_s = bus;
+    l->workspace_bytes = (size_t)number(s, "workspace_bytes", 0);
+    l->attention_bytes = (size_t)number(s, "attention_bytes", 0);
 }
 
 // -------- CPUs: measured times
@@ -223,6 +232,7 @@ void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int
     m->ranks_a_host = ranks_a_host ? ranks_a_host : each ? each : (int)number_or(&s, "ranks_a_host", ranks);
     if (m->ranks_a_host > ranks) m->ranks_a_host = ranks;
     m->host_bytes = number_or(&s, "host_bytes", 0);
+    m->disk_bytes = number_or(&s, "disk_bytes", 0);
     m->plugin.name = m->title;
     m->plugin.ranks_on_host = m->ranks_a_host;
     if (m->is_gpu)

@@ -1,8 +1,10 @@
 #include "start_table.h"
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include "../options/config_table.h"
 #include "fit.h"
+#include "memory_table.h"
 #include "../running/machine.h"
 #include "../options/options.h"
 #include "../running/run.h"
@@ -65,74 +67,6 @@ static void print_head(const GPT2 *model) {
     print0("head       logits in %d part%s of %d rows", parts, plural(parts), model->chunk);
     if (last < model->chunk) print0(", the last of %d", last);
     print0("\n");
-}
-
-// --------
-// the memory per rank
-
-static const char *const places[] = {
-    [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
-};
-
-enum { MOST_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's, and four for activations
-typedef struct {
-    zero_memory_line lines[MOST_LINES];
-    int n;
-} MemoryTable;
-
-static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, zero_tier tier) {
-    if (!bytes) return;
-    t->lines[t->n++] =
-        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
-}
-
-// Returns the lines that a run with this plan would print.
-static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
-    MemoryTable t = { .n = plan->n_lines };
-    memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
-    GPT2 without = *model;
-    without.scratch_bytes = 0;
-    size_t with_cache = activation_bytes(&without, ZERO_DEVICE);
-    without.cache_positions = 0;
-    size_t activations = activation_bytes(&without, ZERO_DEVICE), all = activation_bytes(model, ZERO_DEVICE);
-    add_activations(&t, "activations", activations, ZERO_DEVICE);
-    add_activations(&t, INPUTS_OF_BLOCKS, activation_bytes(model, ZERO_HOST), ZERO_HOST);
-    add_activations(&t, KEYS_AND_VALUES, with_cache - activations, ZERO_DEVICE);
-    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache, ZERO_DEVICE);
-    return t;
-}
-
-// Prints the table, with the plan's formula next to the sum of the model states.
-static void print_table(const MemoryTable *t, const zero_plan *plan) {
-    static const char *const names[] = { "model states", "working", "activations" };
-    const double everything_on_every_rank = plan->formulas[0].bytes;
-    double of[ZERO_MEMORY_CLASSES] = { 0 }, together = 0, on_nvme = 0;
-    print0("memory per rank                           MiB\n");
-    for (int class_ = 0; class_ < ZERO_MEMORY_CLASSES; class_++)
-        for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++) {
-            if ((int)l->class_ != class_) continue;
-            print0("  %-12s %-24s %7.1f%s\n", names[class_], l->purpose, mib(l->bytes), places[l->tier]);
-            of[class_] += l->bytes;
-            together += l->bytes;
-            if (l->tier == ZERO_NVME) on_nvme += l->bytes;
-        }
-    print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
-           mib(of[ZERO_STATES]), mib(plan->formulas[opt.zero.stage].bytes), mib(of[ZERO_WORKING]),
-           mib(of[ZERO_ACTIVATIONS]), mib(together));
-    if (on_nvme)
-        print0("  of which %.1f MiB on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
-    if (run.ranks == 1) return;
-    print0("  plain data parallelism would hold %.1f MiB of model states on every rank; stage %d holds "
-           "%.0f %% of that\n",
-           mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
-}
-
-void print_memory(void) {
-    MemoryTable t = { .n = 0 };
-    zero_plan plan;
-    zero_plan_info(run.z, &plan);
-    while (t.n < MOST_LINES && zero_memory(run.z, t.n, &t.lines[t.n])) t.n++;
-    print_table(&t, &plan);
 }
 
 // --------
@@ -220,15 +154,14 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
 // --------
 // a plan: assumptions, and the activations one by one
 
-static void print_assumptions(const zero_plan *plan) {
-    for (int i = 0; i < plan->n_lines; i++) {
-        const zero_memory_line *l = &plan->lines[i];
+static void print_assumptions(const MemoryTable *t) {
+    for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++)
         if (l->assumed)
             print0("  %s: %s\n", l->purpose,
                    l->bytes ? "as configured; a run may not get it" : "not counted; a run measures it");
-    }
     if (on_cuda())
-        print0("  %s: not counted; cuBLASLt and cuDNN report it when a run starts\n", SCRATCH_OF_LAYERS);
+        print0("  %s: %s; cuBLASLt and cuDNN report it when a run starts\n", SCRATCH_OF_LAYERS,
+               run.machine ? "estimated" : "not counted");
 }
 
 static void print_activations(const GPT2 *model) {
@@ -288,19 +221,44 @@ static void print_verdict(const GPT2 *model, const zero_config *config, const ze
     if (sharing > 1) snprintf(shared, sizeof shared, " to each of %d ranks", sharing);
     print0("  stage %d %s: it needs %.0f MiB per rank; %.0f are available%s%s\n", config->stage,
            starts ? "fits" : "does not fit", mib(needed), mib(room), shared,
-           starts ? "" : ". The error of a run would list options that fit");
+           starts        ? ""
+           : run.machine ? ". --fit lists options that fit"
+                         : ". The error of a run would list options that fit");
 }
 
 // If the room cannot be determined, it is 0 and not printed.
 static void print_stages(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     size_t room;
-    if (memory_left(config, &room)) room = 0;
+    if (memory_left(config, &room) || room == SIZE_MAX) room = 0;
     print0("stages, MiB per rank (P parameters, N ranks)                      all memory%s\n",
            model->inference ? "" : ", by level of recompute");
     print0("     formula            bytes      states     working%s\n",
            model->inference ? "" : "           0          1          2          3");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
     if (room) print_verdict(model, config, plan, room);
+}
+
+// --------
+// a plan: the machine of --machine
+
+static void print_place(const char *name, size_t needed, double available) {
+    if (!needed) return;
+    print0("  %-28s %11.1f", name, mib(needed));
+    if (available > 0)
+        print0(" %11.1f %s\n", mib(available), needed <= available ? "fits" : "does not fit");
+    else
+        print0("   not known\n");
+}
+
+// Compares what all ranks of a host need with what the machine has.
+static void print_places(const MemoryTable *t) {
+    const Machine *m = machine_of_plan();
+    const int here = run.ranks_on_host;
+    const size_t device = bytes_in_table(t, ZERO_DEVICE), host = here * bytes_in_table(t, ZERO_HOST);
+    print0("%-30s %11s %11s\n", "on this machine, MiB", "needed", "available");
+    if (m->is_gpu) print_place("a GPU", device, m->device_bytes);
+    print_place("a host's memory", host + (m->is_gpu ? 0 : here * device), m->host_bytes);
+    print_place("a host's disks", here * bytes_in_table(t, ZERO_NVME), m->disk_bytes);
 }
 
 // --------
@@ -353,8 +311,9 @@ void print_plan(GPT2 *model, int micro_batches) {
         print_buckets(&plan);
     }
     print_table(&table, &plan);
-    print_assumptions(&plan);
+    print_assumptions(&table);
     print_activations(model);
     print_stages(model, &config, &plan);
+    if (run.machine) print_places(&table);
     print_sent(&plan, model->inference);
 }

@@ -9,7 +9,5 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
 // Prints the plan of rank 0 of run.ranks. Starts nothing and allocates only small tables. Sets model->chunk,
 // scratch_bytes and recompute as a run would.
 void print_plan(GPT2 *model, int micro_batches);
-// Prints the memory that this rank holds.
-void print_memory(void);
 
 #endif

@@ -5,26 +5,15 @@
 #include "../running/report.h"
 #include "../running/run.h"
 
+// Waits for nothing, because a step may end while its update goes on.
 StepTime time_now(void) {
     StepTime t = { .seconds = zero_virtual_now(run.z) };
-    zero_traffic sent;
-    zero_files files;
-    zero_traffic_info(run.z, &sent);
-    zero_files_info(run.z, &files);
     for (int i = 0; i < ZERO_TIMES; i++) t.busy[i] = zero_virtual_busy(run.z, i);
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
-        t.sent += sent.all_gather[i] + sent.reduce_scatter[i] + sent.other[i];
-        t.read += files.read[i];
-        t.written += files.written[i];
-    }
     return t;
 }
 
 StepTime time_between(const StepTime *from, const StepTime *to) {
-    StepTime t = { .seconds = to->seconds - from->seconds,
-                   .sent = to->sent - from->sent,
-                   .read = to->read - from->read,
-                   .written = to->written - from->written };
+    StepTime t = { .seconds = to->seconds - from->seconds };
     for (int i = 0; i < ZERO_TIMES; i++) t.busy[i] = to->busy[i] - from->busy[i];
     return t;
 }
@@ -53,19 +42,31 @@ static double busy_of(const StepTime *t, int link) {
     return sum;
 }
 
+double share_busy(const StepTimes *times, int link) { return busy_of(&times->is, link) / times->is.seconds; }
+
+double share_exposed(const StepTimes *times, int link) {
+    return fmax(0, 1 - times->without[link] / times->is.seconds);
+}
+
+double share_of_peak(const GPT2 *model, double tokens, const StepTimes *times) {
+    const double peak = machine_of_plan()->peak_flops[model->dtype] * run.ranks;
+    return peak > 0 ? tokens / times->is.seconds * flops_per_token(model) / peak : 0;
+}
+
 void print_times(const GPT2 *model, double tokens, const StepTimes *times) {
     const Machine *m = machine_of_plan();
-    const StepTime *t = &times->is;
-    const double rate = tokens / t->seconds, peak = m->layers.flops[model->dtype] * run.ranks;
+    const double rate = tokens / times->is.seconds, best = m->layers.flops[model->dtype] * run.ranks;
     print0("time of a step on %s, %d per host%s\n", m->title, run.ranks_on_host,
            m->is_gpu ? ": a model, not measured on a GPU" : "");
-    print0("  %-34s %11.4f s, %.0f tokens/s\n", "step", t->seconds, rate);
-    if (peak > 0)
-        print0("  %-34s %10.1f %% of the best product's rate\n", "arithmetic of the model",
-               100 * rate * flops_per_token(model) / peak);
+    print0("  %-34s %11.4f s, %.0f tokens/s\n", "step", times->is.seconds, rate);
+    if (best > 0)
+        print0("  %-34s %10.1f %% of the best matmul's rate\n", "arithmetic of the model",
+               100 * rate * flops_per_token(model) / best);
+    if (m->peak_flops[model->dtype] > 0)
+        print0("  %-34s %10.1f %% of the data sheet's rate\n", "", 100 * share_of_peak(model, tokens, times));
     for (int i = 0; i < LINKS; i++)
-        if (busy_of(t, i) > 0)
+        if (share_busy(times, i) > 0)
             print0("  %-34s %10.1f %% of the step, %.1f %% exposed\n", links[i].name,
-                   100 * busy_of(t, i) / t->seconds, 100 * fmax(0, 1 - times->without[i] / t->seconds));
+                   100 * share_busy(times, i), 100 * share_exposed(times, i));
     if (*m->assumed) print0("  assumed: %s\n", m->assumed);
 }

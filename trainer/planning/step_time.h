@@ -6,8 +6,7 @@
 
 typedef struct {
     double seconds;
-    double busy[ZERO_TIMES];     // of each kind of operation, whether hidden or not
-    double sent, read, written;  // bytes of this rank
+    double busy[ZERO_TIMES];  // of each kind of operation, whether hidden or not
 } StepTime;
 StepTime time_now(void);  // since the plugin's creation
 StepTime time_between(const StepTime *from, const StepTime *to);
@@ -21,7 +20,12 @@ typedef struct {
 // Returns the machine of --machine, on which this way takes no time.
 zero_machine machine_without(int link);
 
-// Prints the times and, with -o, writes plan.json there.
+// Parts of the step: in which the link is busy, and by which it would be shorter if the link took no time.
+double share_busy(const StepTimes *times, int link);
+double share_exposed(const StepTimes *times, int link);
+// Returns the model's arithmetic as a part of the data sheet's peak rate; 0: not known.
+double share_of_peak(const GPT2 *model, double tokens, const StepTimes *times);
+
 void print_times(const GPT2 *model, double tokens, const StepTimes *times);
 
 #endif

@@ -220,12 +220,18 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
     return path;
 }
 
+// Returns the largest batch of at most m->B rows that divides the tokens of a step; 1 if none does.
+static int rows_that_divide(const GPT2 *m, long long tokens_a_step) {
+    int B = m->B;
+    while (B > 1 && tokens_a_step % ((long long)B * m->T * run.ranks)) B--;
+    return B;
+}
+
 static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoint) {
     const long long row = (long long)m->T * run.ranks, at_once = m->B * row;
     const long long below = tokens_a_step - tokens_a_step % at_once;
     char other_d[120] = "another -d with --resume-anyway, or other ranks", other_b[24] = "";
-    int B = m->B;
-    while (B > 1 && tokens_a_step % (B * row)) B--;
+    const int B = rows_that_divide(m, tokens_a_step);
     if (tokens_a_step % (B * row) == 0) snprintf(other_b, sizeof other_b, "-b %d, ", B);
     if (!of_checkpoint && below)
         snprintf(other_d, sizeof other_d, "-d %lld or -d %lld", below, below + at_once);
@@ -257,6 +263,8 @@ static void check_any_ranks(int micro_batches, long long tokens_at_once) {
 }
 
 void data_divide(TrainingData *d, GPT2 *m) {
+    if (opt.fit && opt.total_batch > 0 && !option_is_given(option_named("-b")))
+        m->B = rows_that_divide(m, opt.total_batch);  // the search tries others
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
     const SavedRun *saved = opt.micro_batches ? NULL : checkpoint_saved();

@@ -83,6 +83,7 @@ static double layers_end(void) { return zero_virtual_now(run.z); }
 
 static void settle_virtual_device(void) {
     machine_find(&machine, opt.machine, run.ranks, opt.ranks_a_host, opt.threads);
+    if (opt.attention_mib) machine.layers.attention_bytes = (size_t)opt.attention_mib << 20;
     machine.layers.run = run_layers;
     machine.layers.wait = wait_for_layers;
     machine.layers.now = layers_end;
@@ -159,7 +160,7 @@ static void sleep_if_oversubscribed(char **argv) {
 
 // On a CPU the progress thread needs a spare core, unless it mostly waits for files. On CUDA the plugin has
 // separate streams, and a thread that waits for other ranks uses little CPU time.
-static void settle_overlap(void) {
+void settle_overlap(void) {
     if (run.machine && !on_cuda() && !strcmp(opt.overlap, "auto")) {
         run.overlap = run.machine->spare_core || opt.zero.offload.params == ZERO_NVME;
         return;

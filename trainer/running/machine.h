@@ -17,9 +17,11 @@ void note_differences(void);
 
 // Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run. Starts
 // the program again if OpenMP's threads must sleep while they wait; argv: main's.
+void settle_machine(char **argv);
+// Sets run.overlap once more, after the options have changed.
+void settle_overlap(void);
 // Returns the machine of --machine.
 const Machine *machine_of_plan(void);
-void settle_machine(char **argv);
 gpt2_dtype settle_dtype(void);
 const char *dtype_name(gpt2_dtype dtype);
 

@@ -13,7 +13,7 @@
 #include "../../gpt2/gpt2_error.h"
 #include "activations.h"
 #include "../options/config_table.h"
-#include "../planning/fit.h"
+#include "../planning/room.h"
 #include "../checkpoints/folder.h"
 #include "machine.h"
 #include "../options/options.h"

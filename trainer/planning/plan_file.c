@@ -1,0 +1,72 @@
+#include "plan_file.h"
+#include <stdint.h>
+#include <stdio.h>
+#include "../checkpoints/folder.h"
+#include "../running/machine.h"
+#include "../running/run.h"
+#include "fit.h"
+#include "memory_table.h"
+
+static const char *truth(int is_true) { return is_true ? "true" : "false"; }
+
+// Bytes of a place: what a rank needs, and what it has there; null: not known.
+static void write_place(FILE *f, const char *name, size_t needed, size_t room) {
+    fprintf(f, "  \"%s\": {\"needed\": %zu, \"available\": ", name, needed);
+    fprintf(f, room < SIZE_MAX ? "%zu" : "null", room);
+    fprintf(f, ", \"fits\": %s},\n", truth(needed <= room));
+}
+
+static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room) {
+    static const char *const places[] = { "device", "host", "disk" };
+    int fits = 1;
+    for (int i = 0; i < PLACES; i++) {
+        size_t needed = bytes_in_table(t, i);
+        write_place(f, places[i], needed, room->on[i]);
+        fits &= needed <= room->on[i];
+    }
+    fprintf(f, "  \"fits\": %s,\n  \"memory\": ", truth(fits));
+    write_table(f, t);
+}
+
+static void write_times(FILE *f, const GPT2 *model, double tokens, const StepTimes *times) {
+    fprintf(f, ",\n  \"tokens_per_step\": %.0f,\n  \"step_seconds\": %.6g,\n  \"tokens_per_s\": %.0f,\n",
+            tokens, times->is.seconds, tokens / times->is.seconds);
+    fprintf(f, "  \"mfu\": %.4f,\n  \"comm_share\": %.4f,\n  \"comm_exposed_share\": %.4f,\n",
+            share_of_peak(model, tokens, times), share_busy(times, NETWORK), share_exposed(times, NETWORK));
+}
+
+// The room is that of the plan, so what a GPU's libraries take is added again.
+static Bytes whole_room(const zero_config *config) {
+    Bytes room;
+    zero_check(find_room(&room, config));
+    if (room.on[ZERO_DEVICE] < SIZE_MAX)
+        room.on[ZERO_DEVICE] += bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
+    return room;
+}
+
+static int64_t sent_in_step(const zero_traffic *t) {
+    return t->all_gather[ZERO_FOR_STEP] + t->reduce_scatter[ZERO_FOR_STEP] + t->other[ZERO_FOR_STEP] +
+           t->other[ZERO_FOR_SCALARS];
+}
+
+void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *times) {
+    zero_config config = plugin_settings(model->dtype, micro_batches);
+    config.start.rank = 0;
+    const zero_plan plan = plan_of(model, &config);
+    const MemoryTable table = table_of_plan(model, &plan);
+    const Bytes room = whole_room(&config);
+    const double tokens = (double)model->B * model->T * run.ranks * micro_batches;
+    Text text;
+    if (run.rank > 0) return;
+    text_begin(&text);
+    fprintf(text.f, "{\n  \"machine\": ");
+    write_json_text(text.f, machine_of_plan()->title);
+    fprintf(text.f, ",\n  \"measured\": %s,\n  \"ranks\": %d,\n  \"ranks_per_host\": %d,\n",
+            truth(!machine_of_plan()->is_gpu), run.ranks, run.ranks_on_host);
+    write_memory(text.f, &table, &room);
+    write_times(text.f, model, tokens, times);
+    fprintf(text.f, "  \"sent_bytes\": %lld,\n  \"disk_bytes\": %lld\n}\n",
+            (long long)sent_in_step(&plan.traffic), (long long)(plan.file_read + plan.file_written));
+    make_folder();
+    write_to_output("plan.json", &text);
+}

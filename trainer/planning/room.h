@@ -1,0 +1,37 @@
+// Where a rank's memory is: the device, the host and files, and how much of each is available.
+#ifndef TRAINER_ROOM_H
+#define TRAINER_ROOM_H
+#include <stddef.h>
+#include "../../llmc_zero/zero.h"
+
+enum { PLACES = ZERO_NVME + 1 };
+typedef struct {
+    size_t on[PLACES];  // indexed by zero_tier
+} Bytes;
+
+// Returns a plan's bytes on a tier, without NCCL's device memory, because that is unknown until NCCL
+// connects.
+size_t bytes_planned_on(const zero_plan *plan, zero_tier tier);
+// Returns the bytes that this rank holds on a tier; 0 before the plugin exists.
+size_t bytes_held_on(zero_tier tier);
+// Returns 0 with the bytes still available for the plan and activations of a rank on the settings' device, or
+// the plugin's error. SIZE_MAX: the machine of --machine has no such figure.
+int memory_left(const zero_config *config, size_t *left);
+// The same on every tier, including what this rank holds already. SIZE_MAX: any amount, or not known.
+int find_room(Bytes *room, const zero_config *config);
+// Returns the number of ranks that share the device; 1 on CPUs.
+int ranks_on_device(void);
+// Returns the address space that this process will take in addition to them: stacks of threads, and code that
+// oneDNN compiles. Little of it is ever touched, so it is 0 without a limit on address space or data.
+size_t bytes_beside(const zero_config *config);
+// Call it before any thread exists. Keeps malloc from reserving 64 MiB of address space for each thread.
+void use_one_arena(void);
+
+// -------- the GPU of --machine
+
+// Memory that neither the plugin nor the trainer allocates.
+enum { CUDA_CONTEXT, NCCL_BUFFERS, ESTIMATES };
+// Returns these bytes on each GPU: an estimate from the machine's figures; 0 without a GPU of --machine.
+size_t bytes_estimated(int of);
+
+#endif
