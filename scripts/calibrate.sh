@@ -49,6 +49,7 @@ OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
     fi
+    echo '"turn_s": [2e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
     "$build/calibrate" disk "$folder" 2>"$work/err" || or "$work/err"
     echo '"samples_1": ['

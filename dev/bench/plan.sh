@@ -79,7 +79,7 @@ while read -r ranks hosts options; do
 done < <(draw)
 
 awk '
-    { error[NR] = $3 < 0 ? -$3 : $3 + 0; planned[NR] = $1; is[NR] = $2 }
+    { off = $3 + 0; error[NR] = off < 0 ? -off : off; planned[NR] = $1; is[NR] = $2 }
     END {
         for (i = 1; i <= NR; i++) {
             n = 0

@@ -13,6 +13,7 @@ typedef struct virtual_time {
     double stream[DEVICE_STREAMS];
     double busy[ZERO_TIMES];
     double disk[2];  // reads, writes
+    double worked;   // seconds that the trainer has computed since the last collective
     double taken;    // seconds that other lanes computed on the trainer's core since it last computed
 } virtual_time;
 
@@ -28,6 +29,7 @@ static inline void virtual_wait(virtual_time *v, double until) {
 // The current thread computes for so long.
 static inline void virtual_compute(virtual_time *v, double seconds) {
     if (v->current == LANE_TRAINER) {
+        v->worked += seconds;
         seconds += v->taken;
         v->taken = 0;
     } else if (!v->machine->spare_core)

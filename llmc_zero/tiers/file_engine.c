@@ -98,7 +98,8 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-// -------- in virtual time: each direction of the disk moves one transfer after the other
+// -------- in virtual time: each direction of the disk moves one transfer after the other, and half as fast
+// while the other direction is busy
 
 static int open_virtual(file_engine **out, file_engine *e) {
     pthread_mutex_init(&e->q.lock, NULL);
@@ -108,10 +109,12 @@ static int open_virtual(file_engine **out, file_engine *e) {
 }
 
 static int start_virtual(virtual_time *v, file_transfer *t) {
-    double *disk = &v->disk[t->write];
-    t->started_s = virtual_max(virtual_now(v), *disk);
-    t->ended_s = *disk = t->started_s +
-                         virtual_seconds(v, t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ, t->bytes);
+    double *mine = &v->disk[t->write], *other = &v->disk[!t->write];
+    const double alone = virtual_seconds(v, t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ, t->bytes);
+    t->started_s = virtual_max(virtual_now(v), *mine);
+    const double both = virtual_max(0, fmin(*other - t->started_s, alone));
+    t->ended_s = *mine = t->started_s + alone + both;
+    *other += both;
     return 0;
 }
 

@@ -159,6 +159,7 @@ static void read_cpu(const Source *s, int threads) {
                                                                          : slower;
         m->plugin.of[i] = (zero_rate){ number(s, names[i], 0) * slower, number(s, names[i], 1) / share };
     }
+    m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 2e-3) : 0;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++) m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
