@@ -35,6 +35,7 @@ collective() {
 }
 
 all layers >"$work/samples_1"
+OMP_NUM_THREADS=1 "$build/calibrate" layers >"$work/samples_alone" 2>"$work/err" || or "$work/err"
 OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err" || or "$work/err"
 {
     echo '{'
@@ -49,11 +50,15 @@ OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
     fi
-    echo '"turn_s": [2e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
+    echo '"turn_s": [1e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
+    echo '"skew": [0.05, "assumed: how much longer the slowest rank computes between collectives"],'
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
     "$build/calibrate" disk "$folder" 2>"$work/err" || or "$work/err"
     echo '"samples_1": ['
     samples <"$work/samples_1"
+    echo '],'
+    echo '"samples_alone": ['
+    samples <"$work/samples_alone"
     echo '],'
     echo "\"samples_$cores\": ["
     samples <"$work/samples_n"

@@ -12,11 +12,12 @@ static int ranks_here(const comm *c) {
     return c->group.ranks % here ? c->group.ranks : here;
 }
 
-// Returns how long the ranks with a core keep those without one from a collective: at most what they compute.
-static double turn(virtual_time *v) {
-    const double worked = v->worked;
+// Returns how long this rank waits for the others: for the slowest one, and for those that have no core while
+// others compute.
+static double wait_for_ranks(virtual_time *v) {
+    const double worked = v->worked, turn = v->machine->turn_s;
     v->worked = 0;
-    return v->machine->turn_s < worked ? v->machine->turn_s : worked;
+    return v->machine->skew * worked + (turn < worked ? turn : worked);
 }
 
 static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {
@@ -24,7 +25,7 @@ static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside
     const double near = bytes_inside > 0 ? virtual_seconds(v, inside, bytes_inside) : 0;
     const double far = bytes_between > 0 ? virtual_seconds(v, ZERO_TIME_BETWEEN, bytes_between) : 0;
     const double both = c->device->asynchronous ? virtual_max(near, far) : near + far;
-    virtual_wait(v, virtual_now(v) + turn(v));
+    virtual_wait(v, virtual_now(v) + wait_for_ranks(v));
     device_virtual_run(c->device, s, both);
 }
 
@@ -79,7 +80,7 @@ void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
     for (int r = 0; r < c->group.ranks; r++) memcpy(all + r * n, mine, bytes);
     comm_count(c, comm_for_scalars, COMM_OTHER, (c->group.ranks - 1) * bytes);
     virtual_time *v = c->device->time;
-    virtual_wait(v, virtual_now(v) + turn(v) + virtual_seconds(v, ZERO_TIME_SHARE, bytes));
+    virtual_wait(v, virtual_now(v) + wait_for_ranks(v) + virtual_seconds(v, ZERO_TIME_SHARE, bytes));
 }
 
 int comm_open_virtual(comm *c, net *ranks, device *d, memory *m, memory_request *planned,

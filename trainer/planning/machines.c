@@ -106,12 +106,14 @@ static void read_gpu(const Source *s) {
 
 // -------- CPUs: measured times
 
-// Finds a set of samples for so many threads per rank: "samples_1", "samples_2".
-static const json_t *samples_for(const Source *s, int threads) {
+// Finds the samples of so many threads per rank, "samples_2", or of one thread that computes beside idle
+// cores.
+static const json_t *samples_for(const Source *s, int threads, int is_alone) {
     char name[32];
+    const json_t *alone = is_alone ? figure(s, "samples_alone") : NULL;
     for (int n = threads; n > 0; n--) {
         snprintf(name, sizeof name, "samples_%d", n);
-        const json_t *found = figure(s, name);
+        const json_t *found = n == 1 && alone ? alone : figure(s, name);
         if (found) return found;
     }
     die("machine %s: %s has no samples_1: make calibrate writes it", s->m->name, s->of);
@@ -124,8 +126,9 @@ static int layer_named(const char *name) {
 }
 
 // A sample: ["matmul", "bf16", 256, 768, 768, seconds].
-static void read_samples(const Source *s, int threads, double slower) {
-    const json_t *list = samples_for(s, threads);
+static void read_samples(const Source *s, int threads, double crowded) {
+    const double slower = crowded > 1 ? crowded : 1;
+    const json_t *list = samples_for(s, threads, crowded < 1);
     LayerSample *samples = malloc_check((json_array_size(list) + 1) * sizeof *samples);
     int n = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -154,16 +157,16 @@ static void read_cpu(const Source *s, int threads) {
     m->threads = threads ? threads : here < cores ? cores / here : 1;
     const double crowded = (double)here * m->threads / cores, slower = crowded > 1 ? crowded : 1;
     for (int i = 0; i < ZERO_TIMES; i++) {
-        const double share = i == ZERO_TIME_READ || i == ZERO_TIME_WRITE ? here
-                             : i == ZERO_TIME_BETWEEN                    ? 1
-                                                                         : slower;
-        m->plugin.of[i] = (zero_rate){ number(s, names[i], 0) * slower, number(s, names[i], 1) / share };
+        const int is_disk = i == ZERO_TIME_READ || i == ZERO_TIME_WRITE;
+        const double share = is_disk ? here : i == ZERO_TIME_BETWEEN ? 1 : slower;
+        m->plugin.of[i] = (zero_rate){ number(s, names[i], 0) * share, number(s, names[i], 1) / share };
     }
-    m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 2e-3) : 0;
+    m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
+    m->plugin.skew = here > 1 ? number_or(s, "skew", 0) : 0;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++) m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
-    read_samples(s, m->threads, slower);
+    read_samples(s, m->threads, crowded);
 }
 
 // -------- finding the machine
