@@ -6,7 +6,7 @@
 #             needs root, ip and tc
 #   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches, without clipping (CLIP=1: with it);
 #             DISK_MB=1000 limits the folder's disk to so many MB/s of reads and of writes (cgroup v1 or v2;
-#             needs root). Micro-batches of 1 x 64, for which the disk is the limit, compare layers with
+#             needs root). Micro-batches of 1 x 16, for which the disk is the limit, compare layers with
 #             batches; those of 1 x 128 compare a step by layers with the longer of computing, timed in
 #             memory, and of moving the bytes at that rate. EXTRA: more options of the runs on NVMe
 #   traffic   bytes sent and read per step for 1 to 16 micro-batches
@@ -92,7 +92,7 @@ on_disk() {
 }
 
 part_disk() {
-    local model=(-e d12 -b 1 -x 4 --clip "${CLIP:-0}") short=(-t 64 -d 1024) long=(-t 128 -d 2048) extra
+    local model=(-e d12 -b 1 -x 4 --clip "${CLIP:-0}") short=(-t 16 -d 256) long=(-t 128 -d 2048) extra
     read -ra extra <<<"${EXTRA:-}"
     local nvme=("${nvme[@]}" "${extra[@]}")
     [ -z "${DISK_MB:-}" ] || limit_disk
@@ -106,12 +106,12 @@ part_disk() {
         train 2 "${common[@]}" "${model[@]}" "${long[@]}" --accumulate layers; keep memory
     done
     unlimit
-    compare disk "all states on NVMe${DISK_MB:+ at $DISK_MB MB/s}, 8 micro-batches of 1 x 64" batches layers
+    compare disk "all states on NVMe${DISK_MB:+ at $DISK_MB MB/s}, 8 micro-batches of 1 x 16" batches layers
     compare disk-memory 'by layers, 8 micro-batches of 1 x 128' memory nvme
     for way in batches layers nvme; do
         awk -v way=$way -v step="$(median <"$work/$way")" -v disk="$(median <"$work/disk-$way")" \
             -v memory="$(median <"$work/memory")" 'BEGIN {
-                tokens = way == "nvme" ? 2048 : 1024; computing = 2048 / memory
+                tokens = way == "nvme" ? 2048 : 256; computing = 2048 / memory
                 printf "%s: a step %.2f s; the disk at least %.2f", way, tokens / step, disk
                 if (way != "nvme") { print ""; exit }
                 printf ", computing %.2f: %.2f of the longer\n", computing,
