@@ -50,6 +50,12 @@ static double number(const Source *s, const char *name, int i) {
     return x;
 }
 
+static double positive(const Source *s, const char *name, int i) {
+    const double x = number(s, name, i);
+    if (!(x > 0)) die("machine %s: %s: %s must be above 0", s->m->name, s->of, name);
+    return x;
+}
+
 static double number_or(const Source *s, const char *name, double otherwise) {
     return figure(s, name) ? number(s, name, 0) : otherwise;
 }
@@ -68,7 +74,7 @@ static zero_rate part_of(const Source *s, const char *name, double bytes_per_s) 
 static void read_gpu(const Source *s) {
     Machine *m = s->m;
     zero_rate *of = m->plugin.of;
-    const double memory = number(s, "memory_bytes_per_s", 0), link = number(s, "link_bytes_per_s", 0);
+    const double memory = positive(s, "memory_bytes_per_s", 0), link = number(s, "link_bytes_per_s", 0);
     const double bus = number(s, "bus_bytes_per_s", 0), fixed = number(s, "collective_s", 0);
     const int here = m->ranks_a_host;
     m->device_bytes = number(s, "device_bytes", 0);
@@ -92,10 +98,11 @@ static void read_gpu(const Source *s) {
     m->gelu_fused = number(s, "gelu_fused", 0) > 0;
     LayersMachine *l = &m->layers;
     for (int dtype = 0; dtype < 3; dtype++) {
-        l->flops[dtype] = number(s, "flops", dtype);
         m->peak_flops[dtype] = number(s, "peak_flops", dtype);
+        m->best_flops[dtype] = positive(s, "flops", dtype);
+        l->flops[dtype] = m->best_flops[dtype] * positive(s, "sustained", 0);
     }
-    for (int layer = 0; layer < TIMED_LAYERS; layer++) l->reaches[layer] = number(s, timed_names[layer], 0);
+    for (int layer = 0; layer < TIMED_LAYERS; layer++) l->reaches[layer] = positive(s, timed_names[layer], 0);
     l->bytes_per_s = memory;
     l->kernel_s = number(s, "kernel_s", 0);
     l->device_bytes = (size_t)m->device_bytes;
@@ -153,7 +160,7 @@ static void read_cpu(const Source *s, int threads) {
                                                    "update",  "copy",  "copy", "gather",  "reduce",
                                                    "between", "share", "read", "write" };
     Machine *m = s->m;
-    const int here = m->ranks_a_host, cores = (int)number(s, "cores", 0);
+    const int here = m->ranks_a_host, cores = (int)positive(s, "cores", 0);
     m->threads = threads ? threads : here < cores ? cores / here : 1;
     const double crowded = (double)here * m->threads / cores, slower = crowded > 1 ? crowded : 1;
     for (int i = 0; i < ZERO_TIMES; i++) {
@@ -164,7 +171,8 @@ static void read_cpu(const Source *s, int threads) {
     m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
     m->plugin.skew = here > 1 ? number_or(s, "skew", 0) : 0;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
-    for (int dtype = 0; dtype < 3; dtype++) m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
+    for (int dtype = 0; dtype < 3; dtype++)
+        m->best_flops[dtype] = m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
     read_samples(s, m->threads, crowded);
 }

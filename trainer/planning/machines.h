@@ -15,6 +15,7 @@ typedef struct {
     // Estimates for a GPU: what CUDA takes, and NCCL, at all and for each other rank of the host.
     double context_bytes, nccl_bytes, nccl_peer_bytes;
     int gelu_fused;        // 1: matmuls compute GELU
+    double best_flops[3];  // of the best matmul
     double peak_flops[3];  // by gpt2_dtype, from the data sheet; 0: not known
     char assumed[1024];    // names of the figures without a source
 } Machine;

@@ -55,7 +55,7 @@ double share_of_peak(const GPT2 *model, double tokens, const StepTimes *times) {
 
 void print_times(const GPT2 *model, double tokens, const StepTimes *times) {
     const Machine *m = machine_of_plan();
-    const double rate = tokens / times->is.seconds, best = m->layers.flops[model->dtype] * run.ranks;
+    const double rate = tokens / times->is.seconds, best = m->best_flops[model->dtype] * run.ranks;
     print0("time of a step on %s, %d per host%s\n", m->title, run.ranks_on_host,
            m->is_gpu ? ": a model, not measured on a GPU" : "");
     print0("  %-34s %11.4f s, %.0f tokens/s\n", "step", times->is.seconds, rate);
