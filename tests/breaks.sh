@@ -423,14 +423,14 @@ one() {
     local model=$model options most=$2 statuses='[0-2]' first_step=1
     [ "$6" != kill ] || statuses='0|137'
     [ "$4 $6" != 'unlink 5' ] || first_step=        # the run warns that it keeps the file
-    for _ in 1 2; do
+    for _ in 1 2 3 4; do
         why=
         rm -f "$root.calls"
         prepared "$1" "$2"
         disk "$3" DISK_FAIL="$4:$5:$6"
         broken "$2" "$options" "$statuses" '' true
         with=()
-        # Open MPI 4.1's mpirun rarely crashes itself when a rank ends early: then once more.
+        # Open MPI 4.1's mpirun sometimes crashes itself when a rank ends early: then again.
         [ $status = 139 ] && grep -qs 'mpirun(+0x' "$screen" || break
     done
     case $status in

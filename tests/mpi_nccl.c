@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "check.h"
+#include "pretend.h"
 
 #ifndef ZERO_HAVE_NCCL
 int main(void) {
@@ -21,7 +22,6 @@ int main(void) {
 #include "../llmc_zero/net/net.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_state.h"
-#include "pretend.h"
 #include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 

@@ -8,9 +8,9 @@
 // The table is part of the program.
 __asm__(".section .rodata\n"
         "machine_table: .incbin \"trainer/planning/machines.json\"\n"
-        "machine_table_end: .byte 0\n"
+        ".byte 0\n"
         ".previous\n");
-extern const char machine_table[], machine_table_end[];
+extern const char machine_table[];
 
 // -------- figures: arrays of numbers, whose last element is a sentence about their source
 
@@ -208,7 +208,7 @@ static json_t *load_file(const char *path) {
 
 static json_t *load_table(void) {
     json_error_t error;
-    json_t *table = json_loadb(machine_table, machine_table_end - machine_table, 0, &error);
+    json_t *table = json_loads(machine_table, 0, &error);
     if (!table) die("machines.json, line %d: %s", error.line, error.text);
     return table;
 }
