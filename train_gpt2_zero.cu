@@ -902,7 +902,11 @@ static StepTime time_step(Trainer *t, const zero_machine *machine) {
     if (opt.trace && machine == &machine_of_plan()->plugin) write_trace();
     zero_destroy(run.z);
     run.z = NULL;
-    return time_between(&before, &after);
+    const StepTime took = time_between(&before, &after);
+    if (!(took.seconds > 0 && isfinite(took.seconds)))
+        die("option --machine %s: a step would take %g s: check the file's figures", opt.machine,
+            took.seconds);
+    return took;
 }
 
 // The same step on a machine without some costs shows which of them are exposed.

@@ -38,10 +38,10 @@ typedef struct {
 typedef struct {
     const LayerSample *samples;
     int n_samples;                 // 0: from the rates below
-    double flops[3];               // per second, by gpt2_dtype: products of the best shape
+    double flops[3];               // per second, by gpt2_dtype: matmuls of the best shape
     double bytes_per_s;            // of memory, read and written, in large copies
     double kernel_s;               // the least time of a kernel
-    double reaches[TIMED_LAYERS];  // fraction of `flops`, or of `bytes_per_s` where there are no products
+    double reaches[TIMED_LAYERS];  // fraction of `flops` for matmuls and attention, else of `bytes_per_s`
     size_t device_bytes;           // a GPU's memory; 0: the CPU's layers plan the scratch
     size_t workspace_bytes;        // scratch of a GPU's matmuls
     size_t attention_bytes;        // limit on that of attention's backward, which one row may exceed

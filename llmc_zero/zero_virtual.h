@@ -8,14 +8,15 @@
 extern "C" {
 #endif
 
-// What takes time. Bytes are those read plus those written, unless a comment says otherwise.
+// Operations with a duration. Their bytes are those read plus those written, except where a comment gives
+// others.
 typedef enum {
     ZERO_TIME_COPY,         // in the device's memory
     ZERO_TIME_CLEAR,        // bytes written
     ZERO_TIME_SUM,          // sums over ranks or micro-batches, and conversions
     ZERO_TIME_SQUARES,      // for the norm
     ZERO_TIME_UPDATE,       // AdamW on the device
-    ZERO_TIME_HOST_UPDATE,  // AdamW by the processor, of states in host memory
+    ZERO_TIME_HOST_UPDATE,  // AdamW on the CPU of a machine with GPUs
     ZERO_TIME_TO_HOST,      // bytes copied from a GPU
     ZERO_TIME_TO_DEVICE,    // bytes copied to a GPU
     ZERO_TIME_GATHER,       // bytes that a rank sends to the ranks of its host

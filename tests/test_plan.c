@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <sys/resource.h>
 #include <time.h>
+#include "plan.h"
 #include "unit.h"
 #include "../llmc_zero/plan.h"
 
@@ -638,6 +639,69 @@ static void test_refused(void **state) {
     refused(&c, UNITS, 1000, 8, "window_bytes 65536");
 }
 
+// -------- virtual time
+
+static void use(zero *z, int unit, int (*pre)(zero *, int), int (*post)(zero *, int)) {
+    WORKS(pre(z, unit));
+    WORKS(post(z, unit));
+}
+
+// One step of `of` micro-batches, by batches: the embedding is used at both ends.
+static void step_of(zero *z, int of, int t) {
+    const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = t };
+    for (int micro = 0; micro < of; micro++) {
+        WORKS(zero_begin_train(z, micro, of));
+        for (int u = 0; u <= UNITS; u++) use(z, u % UNITS, zero_pre_forward, zero_post_forward);
+        for (int u = UNITS; u >= 0; u--) use(z, u % UNITS, zero_pre_backward, zero_post_backward);
+    }
+    WORKS(zero_step(z, &h, NULL));
+    zero_virtual_wait(z);
+}
+
+static zero_traffic sent_by(zero *z) {
+    zero_traffic t;
+    zero_traffic_info(z, &t);
+    return t;
+}
+
+// In virtual time a rank holds and sends what its plan says, at every stage. A step takes the same time
+// again, and longer on a slower network.
+static void test_virtual(void **state) {
+    for (int row = 0; row < 4 * 3 * 2; row++) {
+        const int stage = row % 4, ranks = 1 << row / 4 % 3, of = 1 + row / 12;
+        double seconds[2][2];
+        for (int slow = 0; slow < 2; slow++) {
+            zero_machine m = { .name = "m", .ranks_on_host = ranks };
+            for (int i = 0; i < ZERO_TIMES; i++) m.of[i] = (zero_rate){ 1e-6, 1e9 };
+            if (slow) m.of[ZERO_TIME_GATHER].bytes_per_s = m.of[ZERO_TIME_REDUCE].bytes_per_s = 1e6;
+            zero_config c = config_of(stage, ZERO_BF16, of);
+            const zero_plan p = plan_of(&c, ranks, ranks);
+            c.machine = &m;
+            c.start.ranks = ranks;
+            zero *z;
+            WORKS(zero_create(&z, &c, tensors, 2, units, UNITS));
+            if (*plan_differs(&p, z)) fail_msg("stage %d, %d ranks: %s", stage, ranks, plan_differs(&p, z));
+            step_of(z, of, 1);
+            step_of(z, of, 2);
+            for (int i = 0; i < 2; i++) {
+                const zero_traffic before = sent_by(z);
+                const double start = zero_virtual_now(z);
+                step_of(z, of, 3 + i);
+                seconds[slow][i] = zero_virtual_now(z) - start;
+                const zero_traffic after = sent_by(z);
+                assert_int_equal(after.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP],
+                                 p.traffic.all_gather[ZERO_FOR_STEP]);
+                assert_int_equal(after.reduce_scatter[ZERO_FOR_STEP] - before.reduce_scatter[ZERO_FOR_STEP],
+                                 p.traffic.reduce_scatter[ZERO_FOR_STEP]);
+            }
+            assert_true(seconds[slow][0] > 0);
+            assert_float_equal(seconds[slow][0], seconds[slow][1], 1e-9);
+            zero_destroy(z);
+        }
+        assert_true(ranks == 1 ? seconds[0][0] == seconds[1][0] : seconds[0][0] < seconds[1][0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest plan_tests[] = {
         cmocka_unit_test(test_lines),           cmocka_unit_test(test_other_lines),
@@ -649,7 +713,7 @@ int main(void) {
         cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
         cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_frozen_in_files), cmocka_unit_test(test_virtual),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

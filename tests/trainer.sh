@@ -344,7 +344,7 @@ END
 
     # The step is the last of several, so that its parameters were gathered as in every other.
     while read -r options; do
-        begin "plan.a step sends what the start table says, $options"
+        begin "plan.a step sends the bytes of the start table, $options"
         trains 2 sends "${larger[@]}" -b 2 -x 3 -n 0 --dtype bf16 --units matrix $options
         is 'MiB per step' "$(sed -nE 's/.*sent per rank and step ([0-9.]+) MiB.*/\1/p' "$dir/sends.screen")" \
             "$(sed -nE 's/^traffic +a rank sends ([0-9.]+) MiB.*/\1/p' "$dir/sends.screen")"

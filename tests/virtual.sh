@@ -154,7 +154,7 @@ seconds=$({ time timeout $hang_limit "$trainer" --fit --machine h100x8 --plan-ra
 need "it took ${seconds:-?} s" number "${seconds:-99} <= 2"
 end
 
-begin 'virtual.--fit says what is missing if nothing fits'
+begin 'virtual.--fit prints the missing memory if nothing fits'
 timeout $hang_limit "$trainer" --fit --machine rtx4090 --plan-ranks 1 "${of[@]}" d48 -z 0 -d 8192 \
     >"$dir/fit" 2>&1
 has "$dir/fit" '^  nothing fits: ' '^nearest that do not fit$' ': [0-9]+ MiB too much for the GPU$'
@@ -171,9 +171,20 @@ done <<END
 --machine h100x0|option --machine h100x0: is none of
 --machine $dir/none.json|none.json.*
 END
+while IFS='|' read -r figure message; do
+    printf '{"like": ["h100"], "kind": ["gpu"], %s}' "$figure" >"$dir/wrong.json"
+    plan --machine "$dir/wrong.json" --plan-ranks 2 && need "$figure: accepted" false
+    has "$dir/plan" "$message"
+done <<'END'
+"ranks_a_host": [0]|ranks_a_host must be at least 1
+"flops": [0, 0, 0]|flops must be above 0
+"memory_bytes_per_s": [1e-320]|a step would take (inf|-?nan) s: check the file
+END
 echo '{"kind": ["cpu"], "cores": [2]}' >"$dir/empty.json"
 plan --machine "$dir/empty.json" && need 'an empty file was accepted' false
 has "$dir/plan" 'empty.json has no number for'
+plan --machine h100x8 --plan-ranks 8
+has "$dir/plan" '^  assumed: .* gelu, .*matmul_gelu|^  assumed: .*matmul_gelu, .* gelu,'
 end
 
 finish virtual

@@ -39,13 +39,13 @@ while read -r percent ranks options; do
     [ "$swap" != memory.memsw.limit_in_bytes ] || echo -1 >"$group/$swap" 2>/dev/null || true
     echo $bytes >"$group/$limit"
     [ ! -e "$group/$swap" ] || echo $([ "$limit" = memory.max ] && echo 0 || echo $bytes) >"$group/$swap"
-    said=trains
+    result=trains
     # shellcheck disable=SC2086
     (echo $BASHPID >"$group/cgroup.procs" && exec timeout 300 mpirun --oversubscribe -np "$ranks" \
         ./train_gpt2_zero $options --threads 1 -x 2 -v 0 -s 0 -n 0 >"$work/log" 2>&1 </dev/null) ||
-        said="FAILS: $(tail -n 1 "$work/log")"
-    [ "$said" = trains ] || bad=$((bad + 1))
-    printf '%s %% of %d MiB  %s  %s\n' "$percent" $((bytes >> 20)) "$said" "$ranks ranks $options"
+        result="FAILS: $(tail -n 1 "$work/log")"
+    [ "$result" = trains ] || bad=$((bad + 1))
+    printf '%s %% of %d MiB  %s  %s\n' "$percent" $((bytes >> 20)) "$result" "$ranks ranks $options"
 done < <(draw)
 echo "$count configurations, $bad failed"
 [ $bad = 0 ]

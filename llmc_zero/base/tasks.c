@@ -21,7 +21,7 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, lane who) {
     double start = t->trace ? trace_now(t->trace) : 0;
     if (is_virtual) wait_virtually(t, k, number);
     while (q->finished < number) pthread_cond_wait(&t->done, &t->lock);
-    if (is_virtual && trace_now(t->trace) == start) return;
+    if (is_virtual && t->trace && trace_now(t->trace) == start) return;
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 

@@ -59,7 +59,8 @@ static int verify_both(const char *states) {
     return verify_model(model) && file_is_there(model) ? -1 : 0;
 }
 
-// A run that saves in this folder may remove a checkpoint in the meantime. A killed save is no damage.
+// A run that saves in this folder may remove a checkpoint meanwhile. An incomplete checkpoint of a killed
+// save is not reported as damaged.
 static int verify_found(const Found *f, int *checked) {
     if (!f->complete && !f->damaged) {
         print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);

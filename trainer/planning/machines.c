@@ -33,11 +33,19 @@ static const json_t *figure(const Source *s, const char *name) {
     return found;
 }
 
+// Returns 1 if the list, "copy, gelu", has this name, not only one that contains it.
+static int lists(const char *list, const char *name) {
+    const size_t length = strlen(name);
+    for (; *list; list += strcspn(list, " "), list += *list == ' ')
+        if (strcspn(list, ",") == length && !strncmp(list, name, length)) return 1;
+    return 0;
+}
+
 static void note_assumed(const Source *s, const json_t *f, const char *name) {
     const char *why = json_string_value(json_array_get(f, json_array_size(f) - 1));
     Machine *m = s->m;
     const size_t used = strlen(m->assumed);
-    if (!why || !strstr(why, "assumed") || strstr(m->assumed, name)) return;
+    if (!why || !strstr(why, "assumed") || lists(m->assumed, name)) return;
     snprintf(m->assumed + used, sizeof m->assumed - used, "%s%s", used ? ", " : "", name);
 }
 
@@ -202,6 +210,7 @@ static void list_names(const json_t *table, char *names, size_t size) {
 static json_t *load_file(const char *path) {
     json_error_t error;
     json_t *row = json_load_file(path, 0, &error);
+    if (!row && error.line < 0) die("option --machine %s: %s", path, error.text);
     if (!row) die("option --machine %s: line %d: %s", path, error.line, error.text);
     return row;
 }
@@ -242,6 +251,7 @@ void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int
     text(&s, "title", m->title, sizeof m->title);
     m->is_gpu = !strcmp(kind, "gpu");
     m->ranks_a_host = ranks_a_host ? ranks_a_host : each ? each : (int)number_or(&s, "ranks_a_host", ranks);
+    if (m->ranks_a_host < 1) die("machine %s: %s: ranks_a_host must be at least 1", m->name, s.of);
     if (m->ranks_a_host > ranks) m->ranks_a_host = ranks;
     m->host_bytes = number_or(&s, "host_bytes", 0);
     m->disk_bytes = number_or(&s, "disk_bytes", 0);

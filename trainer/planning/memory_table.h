@@ -1,4 +1,4 @@
-// The table of a rank's memory, line by line: what a run holds, or what a plan says that it will.
+// Prints a rank's memory as a table: the actual memory of a run, or the planned memory.
 #ifndef TRAINER_MEMORY_TABLE_H
 #define TRAINER_MEMORY_TABLE_H
 #include "../running/activations.h"
