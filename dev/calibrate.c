@@ -28,9 +28,9 @@ static void *memory_of(size_t bytes) {
 
 // -------- timing: the median of several calls, after one that is not timed
 
-enum { MOST_CALLS = 9, LAYERS = 4 };
+enum { MOST_CALLS = 5, LAYERS = 4 };
 static int turn;                    // the layer whose weights are used
-static const double ENOUGH = 0.02;  // seconds for the calls of one sample
+static const double ENOUGH = 0.01;  // seconds for the calls of one sample
 
 static int compare(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
@@ -40,7 +40,7 @@ static int compare(const void *a, const void *b) {
         double times[MOST_CALLS], spent = 0;                          \
         int calls = 0;                                                \
         call;                                                         \
-        while (calls < MOST_CALLS && (calls < 3 || spent < ENOUGH)) { \
+        while (calls < MOST_CALLS && (calls < 2 || spent < ENOUGH)) { \
             turn = (turn + 1) % LAYERS;                               \
             const double start = clock_now();                         \
             call;                                                     \
