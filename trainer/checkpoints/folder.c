@@ -81,13 +81,11 @@ void make_folder(void) {
 // NFS may show a new file late. The other ranks wait in the meantime, so this polls for at most half of their
 // timeout.
 static int appears(const char *name) {
-    enum { PAUSE_US = 20000 };
     const char *path = in_output("%s", name);
-    const double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
-    int looks = (int)(seconds * 1e6 / PAUSE_US);
+    const double until = now() + (opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3);
     while (access(path, F_OK)) {
-        if (looks-- <= 0) return 0;
-        usleep(PAUSE_US);
+        if (now() > until) return 0;
+        usleep(20000);
     }
     return 1;
 }
@@ -120,11 +118,8 @@ void check_one_folder(void) {
     if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "no folder was given (-o)";
     if (!*name) return;
     const int same = opt.output && appears(name);
-    int rc;
-    if (opt.checkpoint_every > 0)
-        rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
-    else
-        rc = note_own_folders(same);
+    const char *where = same ? "-o = the folder that rank 0 writes to" : "-o = another folder";
+    const int rc = opt.checkpoint_every > 0 ? zero_require_same(run.z, where) : note_own_folders(same);
     disk_finish(&file, 1);  // removes it
     zero_check(rc);
 }
@@ -137,28 +132,24 @@ void check_one_folder(void) {
 static char refusal[1024 + OUTPUT_PATH];  // "": none
 static int held = -1;                     // descriptor of the locked file; -1: none
 
-static void refuse(const char *path, const char *why) {
-    snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
-}
+#define REFUSE(...) (void)snprintf(refusal, sizeof refusal, "option -o: " __VA_ARGS__)
 
 // The run that holds the lock has written "host a, process 123" to the file.
 static void refuse_second_run(int fd) {
-    char holder[300], why[600];
-    ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-    holder[n > 0 ? n : 0] = 0;
+    char holder[300] = "";
+    if (pread(fd, holder, sizeof holder - 1, 0) <= 0)
+        strcpy(holder, "its process has not written its name yet");
     holder[strcspn(holder, "\n")] = 0;
-    if (!*holder) strcpy(holder, "its process has not written its name yet");
-    snprintf(why, sizeof why,
-             "another run is using this folder (%s); wait until it ends, or give this run another folder",
-             holder);
-    refuse(opt.output, why);
+    REFUSE("%s: another run is using this folder (%s); wait until it ends, or give this run another folder",
+           opt.output, holder);
 }
 
 static void write_holder(int fd, const char *path) {
     char host[256] = "", line[320];
     if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "unknown");
     int length = snprintf(line, sizeof line, "host %s, process %ld\n", host, (long)getpid());
-    if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length) refuse(path, strerror(errno));
+    if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length)
+        REFUSE("%s: %s", path, strerror(errno));
 }
 
 // The descriptor stays open, and the lock held, until the process ends. The run never removes the file:
@@ -169,9 +160,9 @@ void lock_folder(void) {
     const char *path = in_output(LOCK_FILE);
     int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd < 0 || fstat(fd, &st)) {
-        refuse(path, strerror(errno));
+        REFUSE("%s: %s", path, strerror(errno));
     } else if (!S_ISREG(st.st_mode)) {
-        refuse(path, "not a regular file");
+        REFUSE("%s: not a regular file", path);
     } else if (!flock(fd, LOCK_EX | LOCK_NB)) {
         held = fd;
         write_holder(fd, path);

@@ -137,18 +137,16 @@ static void check_options(void) {
 
 static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
 
-// Returns the path of --export, or of the newest checkpoint in it; valid until the next call.
+// Returns the path of --export, or of the newest checkpoint in it.
 static const char *find_source(void) {
-    static char path[OUTPUT_PATH];
+    static Listing l;
     require_file("--export", opt.export_from);
     if (!is_run(opt.export_from)) return opt.export_from;
-    Listing l = checkpoints_in("--export", opt.export_from);
+    l = checkpoints_in("--export", opt.export_from);
     if (!l.newest)
         die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
             opt.export_from);
-    strcpy(path, l.newest->path);
-    free(l.found);
-    return path;
+    return l.newest->path;
 }
 
 static int open_source(const char *path, GPT2Stored *from) {

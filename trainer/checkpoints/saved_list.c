@@ -25,33 +25,28 @@ static int step_in(const char *name, const char *prefix, const char *end) {
     return strcmp(name, again) ? -1 : (int)step;
 }
 
-// Returns the number in PARENT/PREFIX%08dEND, or -1 for any other path.
-static int step_at(const char *path, const char *prefix, const char *end, char parent[OUTPUT_PATH]) {
-    char name[64];
+// Returns the number in PARENT/PREFIX%08dEND, or -1 for any other path. beside: for the path of the same
+// step's NAME in PARENT; NULL: not wanted.
+static int step_at(const char *path, const char *prefix, const char *end, char beside[OUTPUT_PATH],
+                   const char *name) {
+    char own[64], parent[OUTPUT_PATH];
     size_t after;
     const size_t begin = last_name(path, &after);
-    snprintf(name, sizeof name, "%.*s", (int)(after - begin), path + begin);
-    snprintf(parent, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
-    return step_in(name, prefix, end);
+    snprintf(own, sizeof own, "%.*s", (int)(after - begin), path + begin);
+    snprintf(parent, sizeof parent, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
+    const int step = step_in(own, prefix, end);
+    if (step >= 0 && beside) path_in(beside, parent, name, step);
+    return step;
 }
 
-int checkpoint_step_of(const char *folder) {
-    char parent[OUTPUT_PATH];
-    return step_at(folder, "step_", "", parent);
-}
+int checkpoint_step_of(const char *folder) { return step_at(folder, "step_", "", NULL, NULL); }
 
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
-    char parent[OUTPUT_PATH];
-    const int step = step_at(folder, "step_", "", parent);
-    if (step >= 0) path_in(path, parent, "model_%08d.bin", step);
-    return step >= 0 ? 0 : -1;
+    return step_at(folder, "step_", "", path, "model_%08d.bin") < 0 ? -1 : 0;
 }
 
 int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
-    char parent[OUTPUT_PATH];
-    const int step = step_at(path, "model_", ".bin", parent);
-    if (step >= 0) path_in(folder, parent, "step_%08d", step);
-    return step >= 0 && is_checkpoint(folder) ? 0 : -1;
+    return step_at(path, "model_", ".bin", folder, "step_%08d") >= 0 && is_checkpoint(folder) ? 0 : -1;
 }
 
 int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "manifest.json")); }
@@ -86,10 +81,8 @@ static void add_entry(Listing *l, const char *name) {
     add_found(l, &f);
 }
 
-static int newest_first(const void *a, const void *b) {
-    const Found *x = a, *y = b;
-    return (x->step < y->step) - (x->step > y->step);
-}
+// Neither step is negative.
+static int newest_first(const void *a, const void *b) { return ((Found *)b)->step - ((Found *)a)->step; }
 
 Listing checkpoints_in(const char *option, const char *folder) {
     Listing l = { .n = 0 };
@@ -97,12 +90,7 @@ Listing checkpoints_in(const char *option, const char *folder) {
         die("option %s: the name is too long", option);
     DIR *dir = opendir(folder);
     if (!dir && errno == ENOENT) return l;
-    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
-    errno = 0;
-    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        add_entry(&l, e->d_name);
-        errno = 0;
-    }
+    for (struct dirent *e; dir && (errno = 0, e = readdir(dir));) add_entry(&l, e->d_name);
     if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
     closedir(dir);
     if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
@@ -123,47 +111,41 @@ static void remove_file(const char *path) {
     if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
 }
 
-// Files that a run renames or removes within a moment, unless it is killed: disk_create names them.
-static const char temporary_files[] = "*.+([0-9a-f]).tmp";
-
+// Removes files that disk_create has named: a run renames or removes them within a moment, unless it is
+// killed.
 static void remove_temporary_files(void) {
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
-        if (!fnmatch(temporary_files, e->d_name, FNM_EXTMATCH)) remove_file(in_output("%s", e->d_name));
+        if (!fnmatch("*.+([0-9a-f]).tmp", e->d_name, FNM_EXTMATCH)) remove_file(in_output("%s", e->d_name));
     if (dir) closedir(dir);
+}
+
+// Removes the folder last. If the run is killed in between, the folder still identifies the files left to
+// remove, and a run can resume from it without the model file.
+static int remove_checkpoint(const Found *f) {
+    remove_file(in_output("model_%08d.bin", f->step));
+    const int failed = zero_checkpoint_remove(f->path);
+    if (failed) print0("warning: %s\n", zero_last_error());
+    return failed;
 }
 
 void checkpoints_remove_leftovers(void) {
     if (!folder_is_locked()) return;
     Listing l = checkpoints_in("-o", opt.output);
-    for (int i = 0; i < l.n; i++) {
-        const Found *f = &l.found[i];
-        if (f->complete || f->damaged) continue;
-        if (zero_checkpoint_remove(f->path))
-            print0("warning: %s\n", zero_last_error());
-        else
+    for (const Found *f = l.found; f < l.found + l.n; f++)
+        if (!f->complete && !f->damaged && !remove_checkpoint(f))
             print0("%s: removed, because its save did not finish\n", f->path);
-    }
     free(l.found);
     remove_temporary_files();
-}
-
-// Removes the folder last. If the run is killed in between, the folder still identifies the files left to
-// remove, and a run can resume from it without the model file.
-static void remove_checkpoint(const Found *f) {
-    remove_file(in_output("model_%08d.bin", f->step));
-    if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
 }
 
 void checkpoints_prune(void) {
     Listing l = checkpoints_in("-o", opt.output);
     int kept = 0;
-    for (int i = 0; i < l.n; i++) {
-        const Found *f = &l.found[i];
+    for (const Found *f = l.found; f < l.found + l.n; f++) {
         const int major = opt.checkpoint_major && f->step % opt.checkpoint_major == 0;
-        if (f->complete && (kept++ < opt.checkpoints_keep || major)) continue;
-        remove_checkpoint(f);
+        if (!f->complete || (kept++ >= opt.checkpoints_keep && !major)) remove_checkpoint(f);
     }
     free(l.found);
 }

@@ -46,22 +46,17 @@ static int open_tensors(Opened *o, const char *folder, const GPT2Config *config)
 
 int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
     SavedRun saved;
-    *stored = (GPT2Stored){ 0 };
-    int failed = saved_run_of(&saved, folder);
-    stored->config = saved.config;
-    saved_run_free(&saved);
-    if (failed) return -1;
     Opened *o = malloc_check(sizeof *o);
     *o = (Opened){ .what = what };
-    if (open_tensors(o, folder, &stored->config)) {
-        free(o);
+    const int failed = saved_run_of(&saved, folder) || open_tensors(o, folder, &saved.config);
+    *stored = (GPT2Stored){ .config = saved.config, .get = get_values, .close = close_checkpoint, .ctx = o };
+    saved_run_free(&saved);
+    if (failed) {
+        gpt2_stored_close(stored);
         return -1;
     }
     const zero_dtype dtype = zero_checkpoint_dtype(o->from);
     stored->dtype = dtype == ZERO_BF16 ? GPT2_BF16 : dtype == ZERO_F16 ? GPT2_F16 : GPT2_F32;
-    stored->get = get_values;
-    stored->close = close_checkpoint;
-    stored->ctx = o;
     return 0;
 }
 
@@ -74,8 +69,7 @@ model_state model_file_check(const char *path) {
     if (saved_model_open(folder, ZERO_PARAM, &from)) return MODEL_UNCOMPARED;
     const int differs = gpt2_file_compare(path, &from.config, model_file_dtype(from.dtype), from.get,
                                           from.ctx);
-    const Opened *o = from.ctx;
-    const int is_read = !o->failed;
+    const int is_read = !((const Opened *)from.ctx)->failed;
     gpt2_stored_close(&from);
     return !differs ? MODEL_GOOD : is_read ? MODEL_DAMAGED : MODEL_UNCOMPARED;
 }
@@ -129,37 +123,34 @@ static void *write_file(void *none) {
     return none;
 }
 
-static void die_without(const char *why) {
-    die("%s; the checkpoint of step %d is complete without it, and --export can write its model file", why,
-        file.step);
-}
+#define DIE_WITHOUT(fmt, ...)                                                                            \
+    die(fmt "; the checkpoint of step %d is complete without it, and --export can write its model file", \
+        __VA_ARGS__, file.step)
 
 static void start_thread(void) {
+    path_in(file.path, opt.output, "model_%08d.bin", file.step);
     if (saved_model_open(in_output("step_%08d", file.step), ZERO_PARAM, &file.from))
-        die_without(gpt2_last_error());
+        DIE_WITHOUT("%s", gpt2_last_error());
     file.pieces = 0;
     file.ended = 0;
     file.seen = -1;
-    int error = pthread_create(&file.thread, NULL, write_file, NULL);
-    file.runs = !error;
-    if (!error) return;
-    gpt2_fail("%s: no thread to write it: %s", file.path, strerror(error));
-    die_without(gpt2_last_error());
+    const int error = pthread_create(&file.thread, NULL, write_file, NULL);
+    if (error) DIE_WITHOUT("%s: no thread to write it: %s", file.path, strerror(error));
+    file.runs = 1;
 }
 
 void model_file_begin(int step, int missing) {
     file.begun = 1;
     file.step = step;
-    if (run.rank != 0) return;
-    path_in(file.path, opt.output, "model_%08d.bin", step);
-    if (!missing || !file_is_there(file.path)) start_thread();
+    if (run.rank == 0 && !(missing && file_is_there(in_output("model_%08d.bin", step)))) start_thread();
+    if (!opt.async_save) model_file_wait();
 }
 
 void model_file_look(void) {
     if (!file.runs || !file.ended) return;
     pthread_join(file.thread, NULL);
     file.runs = 0;
-    if (file.failed) die_without(file.why);
+    if (file.failed) DIE_WITHOUT("%s", file.why);
     if (opt.checkpoints_keep) checkpoints_prune();
 }
 
@@ -168,12 +159,10 @@ static int writes_on(double seconds) {
     const double until = now() + seconds;
     while (file.runs && !file.ended && now() < until) usleep(1000);
     model_file_look();
-    if (file.runs && file.seen == file.pieces && now() - file.seen_s > opt.zero.comm.timeout_s) {
-        gpt2_fail("%s: nothing was written within %g s", file.path, opt.zero.comm.timeout_s);
-        die_without(gpt2_last_error());
-    }
     if (file.seen != file.pieces) file.seen_s = now();
     file.seen = file.pieces;
+    if (file.runs && now() - file.seen_s > opt.zero.comm.timeout_s)
+        DIE_WITHOUT("%s: nothing was written within %g s", file.path, opt.zero.comm.timeout_s);
     return file.runs;
 }
 

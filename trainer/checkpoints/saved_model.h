@@ -22,9 +22,9 @@ const char *model_file_in(const char *folder);
 
 // Returns the dtype of the model file of a run with this dtype.
 gpt2_dtype model_file_dtype(gpt2_dtype dtype);
-// Starts writing the model file of a complete checkpoint in -o. missing: 1 to write it only if it does not
-// exist. Rank 0 writes, but all ranks call this, so that they can wait. A failure ends the run but leaves the
-// checkpoint intact.
+// (collective) Starts writing the model file of a complete checkpoint in -o; without --async-save, also
+// waits. missing: 1 to write it only if it does not exist. A failure ends the run but leaves the checkpoint
+// intact.
 void model_file_begin(int step, int missing);
 // Once the file exists, removes older checkpoints (checkpoints_prune). If writing failed, ends the run. Does
 // not wait.

@@ -22,8 +22,8 @@ static void append(json_t *values, json_t *value) {
     if (json_array_append_new(values, value)) out_of_text();
 }
 
-static void set_text(json_t *settings, const char *name, const char *value) {
-    if (json_object_set_new(settings, name, json_string(value))) out_of_text();
+static void set(json_t *settings, const char *name, json_t *value) {
+    if (json_object_set_new(settings, name, value)) out_of_text();
 }
 
 static json_t *describe_outliers(const OutlierDetector *d) {
@@ -53,17 +53,15 @@ static json_t *describe_settings(const GPT2 *model) {
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         if (!o->bits) continue;
         option_text(o, &opt, value, sizeof value);
-        set_text(settings, o->name, value);
+        set(settings, o->name, json_string(value));
     }
-    set_text(settings, "--dtype", dtype_name(model->dtype));
-    set_text(settings, "--device", run.layers->device);
-    snprintf(value, sizeof value, "%d", run.ranks);
-    set_text(settings, "ranks", value);
+    set(settings, "--dtype", json_string(dtype_name(model->dtype)));
+    set(settings, "--device", json_string(run.layers->device));
+    set(settings, "ranks", json_sprintf("%d", run.ranks));
     if (on_cuda()) return settings;
-    snprintf(value, sizeof value, "%d", run.threads);
-    set_text(settings, "--threads", value);
+    set(settings, "--threads", json_sprintf("%d", run.threads));
     fingerprint_of_processor(value);
-    set_text(settings, "instruction set", value);
+    set(settings, "instruction set", json_string(value));
     return settings;
 }
 
@@ -126,19 +124,12 @@ static int get_members(SavedRun *saved) {
            get_outliers(norms, "norm_outliers", &s->norm_outliers) || gpt2_config_check(c, "the checkpoint");
 }
 
-static json_t *parse(const char *text) {
-    json_error_t e;
-    json_t *root = json_loads(text, 0, &e);
-    if (!root) gpt2_fail("the checkpoint's description of the run is not JSON: %s", e.text);
-    return root;
-}
-
 int saved_run_read(SavedRun *saved, const char *text, const char *where) {
-    char why[400];
-    *saved = (SavedRun){ .root = parse(text) };
-    if (saved->root && !get_members(saved)) return 0;
-    snprintf(why, sizeof why, "%s", gpt2_last_error());
-    return gpt2_fail("%s: %s", where, why);
+    json_error_t e;
+    *saved = (SavedRun){ .root = json_loads(text, 0, &e) };
+    if (!saved->root)
+        return gpt2_fail("%s: the checkpoint's description of the run is not JSON: %s", where, e.text);
+    return get_members(saved) ? gpt2_fail("%s: %s", where, gpt2_last_error()) : 0;
 }
 
 int saved_run_of(SavedRun *saved, const char *folder) {

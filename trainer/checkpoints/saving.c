@@ -67,24 +67,25 @@ static void choose_newest(void) {
 
 // Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones. But
 // if the folder ever had a complete one, that was lost, and the run must not silently restart.
-static void start_over(const Listing *l) {
-    if (l->had_some)
+static void start_over(void) {
+    if (chosen.in.had_some)
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
             "run",
-            l->folder);
-    if (file_is_there(in_folder(l->folder, "summary.json")))
+            opt.output);
+    if (file_is_there(in_output("summary.json")))
         die("option -y 1: %s holds a finished run without checkpoints; a new run needs another folder",
-            l->folder);
+            opt.output);
     if (opt.resume_path) return;
-    if (l->n)
+    if (chosen.in.n)
         print0("no checkpoint in %s is complete: the save of step %d did not finish; starting at step 1\n",
-               l->folder, l->found[0].step);
+               opt.output, chosen.in.found[0].step);
     else
-        print0("no checkpoint in %s: starting at step 1\n", l->folder);
+        print0("no checkpoint in %s: starting at step 1\n", opt.output);
 }
 
 // Refuses an -o with checkpoints or logs: a new run needs a separate folder.
-static void refuse_used_folder(const Found *newest, int has_logs) {
+static void refuse_used_folder(int has_logs) {
+    const Found *newest = chosen.in.newest;
     if (!newest && !has_logs) return;
     check_folder_lock();
     if (newest)
@@ -96,29 +97,24 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
         opt.output);
 }
 
-static int resume_named(const Found *newest, int has_logs) {
+static void choose_named(void) {
     chosen.elsewhere = 1;
-    if (opt.output && opt.resume)
-        start_over(&chosen.in);
-    else if (opt.output)
-        refuse_used_folder(newest, has_logs);
     if (!is_checkpoint(opt.resume_path))
         die("option --resume %s: not a complete checkpoint, because it has no manifest.json; name a folder "
             "step_NNNNNNNN",
             opt.resume_path);
     if (choose_folder(opt.resume_path)) die("option --resume: %s", gpt2_last_error());
-    return chosen.step;
 }
 
 // With -y 1, --resume's checkpoint only starts the run: any checkpoint in -o takes precedence.
 int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
-    const Found *newest = chosen.in.newest;
-    if (opt.resume_path && !(newest && opt.resume)) return resume_named(newest, has_logs);
-    if (!opt.output) return -1;
-    if (!opt.resume) refuse_used_folder(newest, has_logs);
-    if (!newest && opt.resume) start_over(&chosen.in);
-    if (newest) choose_newest();
+    if (opt.output && !opt.resume) refuse_used_folder(has_logs);
+    if (opt.output && opt.resume && !chosen.in.newest) start_over();
+    if (chosen.in.newest)
+        choose_newest();
+    else if (opt.resume_path)
+        choose_named();
     return chosen.step;
 }
 
@@ -165,9 +161,8 @@ void check_room(const GPT2 *model, const TrainingData *data) {
     const double each = bytes_of_checkpoint(model, data, block);
     const double logs = (double)data->steps * LOGS_A_STEP + OTHER_FILES * block;
     if (n * each + logs <= left) return;
-    die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
-        "room "
-        "there, name a folder on another disk%s, or set -n 0 to save none",
+    die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; "
+        "make room there, name a folder on another disk%s, or set -n 0 to save none",
         opt.output, mib(left), n, n > 1 ? "s" : "", mib(each), mib(n * each + logs),
         n > 1 ? ", lower -nk" : "");
 }
@@ -194,9 +189,8 @@ int checkpoint_is_saved(void) { return last_step == run.step && !chosen.elsewher
 
 void check_last_update(void) {
     if (last_step == run.step || !zero_check_finite(run.z)) return;
-    zero_failure failure = *zero_last_failure();
     run.step--;  // the step that wrote it
-    die_after_failure(&failure);
+    die_after_failure(zero_last_failure());
 }
 
 // --------
@@ -205,12 +199,11 @@ void check_last_update(void) {
 // Reads the position from the loaded text, because the files may have been replaced since the checkpoint was
 // chosen.
 static void take_state(char *text, TrainerState *state) {
-    SavedRun loaded;
-    gpt2_check(saved_run_read(&loaded, text, chosen.path));
-    *state = loaded.state;
-    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
-    saved_run_free(&loaded);
+    saved_run_free(&chosen.saved);
+    gpt2_check(saved_run_read(&chosen.saved, text, chosen.path));
     free(text);
+    *state = chosen.saved.state;
+    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
     last_step = chosen.step;
 }
 
@@ -218,15 +211,11 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
     char *text = NULL;
     saved_run_compare(&chosen.saved, chosen.path, model, data);
     const int rc = zero_load(run.z, chosen.path, &text);
-    if (rc == ZERO_ERR_IO && !chosen.elsewhere) {
-        const zero_failure failure = *zero_last_failure();
-        die_of_plugin(&failure, way_on(chosen.step - 1));
-    }
+    if (rc == ZERO_ERR_IO && !chosen.elsewhere) die_of_plugin(zero_last_failure(), way_on(chosen.step - 1));
     zero_check(rc);
     take_state(text, state);
     if (chosen.elsewhere) return;
     model_file_begin(chosen.step, 1);  // it may be missing
-    if (!opt.async_save) model_file_wait();
 }
 
 // --------
@@ -249,7 +238,6 @@ static void note_complete(int step) {
     last_step = step;
     chosen.elsewhere = 0;
     model_file_begin(step, 0);
-    if (!opt.async_save) model_file_wait();
 }
 
 static int beside = -1;  // the step of the checkpoint being written while training continues; -1: none
