@@ -2,7 +2,6 @@
 #include "checkpoint/save.h"
 #include "comm/virtual.h"
 #include "internal.h"
-#include "net/exchange.h"
 #include "net/failure.h"
 #include "device/room.h"
 #include "settings/settings.h"

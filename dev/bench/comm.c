@@ -20,7 +20,6 @@
 #include "bench.h"
 #include "llmc_zero/comm/comm.h"
 #include "llmc_zero/base/error.h"
-#include "llmc_zero/net/exchange.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>

@@ -1,7 +1,6 @@
 #define XXH_INLINE_ALL
 #include "gpus.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

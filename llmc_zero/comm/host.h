@@ -1,7 +1,6 @@
 // The collectives through host memory. (comm.h has those of host memory: comm_broadcast, comm_share.)
 #ifndef LLMC_ZERO_COMM_HOST_H
 #define LLMC_ZERO_COMM_HOST_H
-#include "../net/exchange.h"
 #include "comm.h"
 
 extern const comm_functions comm_host_functions;

@@ -1,6 +1,5 @@
 #include "staging.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

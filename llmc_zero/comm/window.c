@@ -2,7 +2,6 @@
 // leaves the others waiting without a limit.
 #include "window.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "../net/failure.h"
 #include <errno.h>
 #include <fcntl.h>
