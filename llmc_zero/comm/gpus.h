@@ -13,8 +13,7 @@ typedef struct rank_gpu {
 
 // (collective) Fills c->gpus and counts c->ranks_on_device. Ranks that share a device take turns on it, which
 // is slow, so with comm.nccl -1 sharing is an error unless all of them have requested it.
-int gpus_open(comm *c, const zero_config *config);
-void gpus_close(comm *c);
+int gpus_open(comm *c, const zero_config *config, memory *m);
 // What ranks may share: a device, or a GPU, which MIG divides into several devices.
 typedef enum { ON_DEVICE, ON_GPU } gpu_sharing;
 // Returns the lowest rank that shares its device or GPU with rank r; r itself if no lower one does.

@@ -2,7 +2,6 @@
 // libraries and GPUs, so they compare them before the first call that needs all ranks.
 #ifdef ZERO_HAVE_NCCL
 #include "gpus.h"
-#include "host.h"
 #include "nccl.h"
 #include "nccl_state.h"
 #include <stdio.h>

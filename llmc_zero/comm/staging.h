@@ -35,9 +35,8 @@ typedef struct comm_host {
 // The bytes of half the staging that each rank's part has.
 static inline size_t comm_part(size_t half, int ranks) { return half / ranks / 64 * 64; }
 
-// (collective) Sets c->host and c->name. After an error call staging_close.
+// (collective) Sets c->host, c->name and c->way.window. After an error call comm_close_host.
 int staging_open(comm *c, const zero_config *config, memory *m);
-void staging_close(comm *c);
 // Returns why ranks on several nodes are one group.
 const char *staging_why_flat(const net *n);
 
