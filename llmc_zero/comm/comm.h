@@ -69,6 +69,15 @@ typedef struct {
     int nccl;    // how many ranks reduce together first: all, or those of a node; 0: NCCL is not used
 } comm_way;
 
+// The GPU that a rank uses.
+typedef struct {
+    uint64_t machine;
+    uint64_t gpu;            // a hash of machine and bus address; NCCL identifies GPUs by these two
+    unsigned char uuid[16];  // MIG instances of one GPU have different UUIDs
+    int visible;             // number of devices that the rank sees
+    int may_share;           // 1: the user chose the device by number, or allowed NCCL to share GPUs
+} rank_gpu;
+
 struct comm {
     const comm_functions *f;  // NULL: not opened
     net *net;                 // connects the ranks
@@ -80,7 +89,7 @@ struct comm {
     comm_way way;                 // how bytes move
     int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
-    struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
+    rank_gpu *gpus;               // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
@@ -207,6 +216,21 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
+
+// -------- which GPU each rank uses, and whether ranks may share one (comm/gpus.c)
+
+// (collective) Fills c->gpus and counts c->ranks_on_device. Ranks that share a device take turns on it, which
+// is slow, so with comm.nccl -1 sharing is an error unless all of them have requested it.
+int gpus_open(comm *c, const zero_config *config, memory *m);
+// What ranks may share: a device, or a GPU, which MIG divides into several devices.
+typedef enum { ON_DEVICE, ON_GPU } gpu_sharing;
+// Returns the lowest rank that shares its device or GPU with rank r; r itself if no lower one does.
+int gpus_first(const comm *c, int r, gpu_sharing what);
+// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", then tail. other: the
+// higher rank.
+int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail);
+// Returns 0 if each rank on rank r's machine can have its own GPU; otherwise the number of ranks that can.
+int gpus_room(const comm *c, int r);
 
 // -------- implementations. comm_open_... sets c->f.
 

@@ -1,5 +1,5 @@
 #define XXH_INLINE_ALL
-#include "gpus.h"
+#include "comm.h"
 #include "../base/error.h"
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 // reduction first sums within a host, and a gather first passes between hosts.
 #include "staging.h"
 #include "../base/error.h"
-#include "../net/net.h"
 #include <string.h>
 
 // Either `to` or `from` is staging.

@@ -1,5 +1,4 @@
 // Chooses the implementation that the ranks use.
-#include "gpus.h"
 #include "../base/error.h"
 #include "nccl.h"
 #include "staging.h"

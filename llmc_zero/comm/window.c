@@ -1,6 +1,6 @@
 // Not MPI_Win_allocate_shared: if its file does not fit into /dev/shm, Open MPI 4 fails on one rank and
 // leaves the others waiting without a limit.
-#include "window.h"
+#include "staging.h"
 #include "../base/error.h"
 #include "../net/failure.h"
 #include <errno.h>
