@@ -1,8 +1,6 @@
 // zero_create and zero_destroy: check the settings, connect the ranks, open the device, allocate.
 #include "checkpoint/save.h"
-#include "comm/virtual.h"
 #include "internal.h"
-#include "net/exchange.h"
 #include "net/failure.h"
 #include "device/room.h"
 #include "settings/settings.h"
@@ -98,12 +96,10 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     ZERO_TRY(net_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
     ZERO_TRY(
         layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
-    const comm_way way = plan_way(c, z->net.ranks, z->net.ranks_on_node);
-    ZERO_TRY(make_plan(z, way));
+    ZERO_TRY(make_plan(z, comm_way_asked(c, z->net.ranks, z->net.ranks_on_node)));
     if (!c->machine) ZERO_TRY(net_agree(&z->net, check_room(z)));
-    ZERO_TRY(c->machine ? comm_open_virtual(&z->comm, &z->net, &z->device, &z->memory, z->plan.comm, &way)
-                        : comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
-    ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
+    ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
+    ZERO_TRY(make_plan(z, z->comm.way));
     ZERO_TRY(net_agree(&z->net, comm_stage(&z->comm, &z->memory)));
     ZERO_TRY(net_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));

@@ -1,6 +1,5 @@
 // Services for the trainer: sums, broadcasts and barriers over the ranks, and ending the job after a failure.
 #include "internal.h"
-#include "net/exchange.h"
 #include "net/failure.h"
 #include "base/clock.h"
 #include "device/virtual_time.h"

@@ -6,12 +6,6 @@
 
 // -------- memory
 
-comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node) {
-    return (comm_way){ .ranks = ranks,
-                       .window = comm_shares(c, ranks, ranks_on_node),
-                       .nccl = comm_nccl_near(c, ranks, ranks_on_node) };
-}
-
 static memory_request request(zero_memory_class class_, const char *purpose, size_t bytes, int moved_by) {
     return (memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, moved_by };
 }
@@ -568,7 +562,7 @@ int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor
     if (rank >= ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "a plan for rank %d of %d: must be 0 to %d", rank, ranks,
                          ranks - 1);
-    plan_rank of = { rank, ranks_on_node, plan_way(config, ranks, ranks_on_node) };
+    plan_rank of = { rank, ranks_on_node, comm_way_asked(config, ranks, ranks_on_node) };
     layout l;
     plan p;
     ZERO_TRY(layout_init(&l, ranks, config->reduce_bucket_size, tensors, n_tensors, units, n_units));

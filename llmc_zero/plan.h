@@ -118,9 +118,6 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 
 // -------- the plan
 
-// Returns the connection that the settings request: shared memory for the ranks of a node, NCCL on CUDA.
-comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
-
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 

@@ -2,7 +2,6 @@
 // rank with different text reports the first line that differs, and all ranks fail with the message of the
 // lowest such rank.
 #include "internal.h"
-#include "net/exchange.h"
 #include "settings/settings.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@ int main(void) {
 }
 #else
 #include "../llmc_zero/base/clock.h"
-#include "../llmc_zero/comm/host.h"
+#include "../llmc_zero/comm/comm.h"
 #include "../llmc_zero/net/net.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_state.h"
@@ -68,10 +68,7 @@ static memory_request planned[COMM_MEMORIES];
 static void plan(const comm_way *way, size_t reduced_bytes) {
     MUST(comm_plan(planned, &config, way, reduced_bytes));
 }
-static void plan_opened(size_t reduced_bytes) {
-    const comm_way way = comm_way_of(&c);
-    plan(&way, reduced_bytes);
-}
+static void plan_opened(size_t reduced_bytes) { plan(&c.way, reduced_bytes); }
 
 // Memory for incoming data: [0] for the host's collectives, [1] for NCCL's. by() selects one.
 static struct {
@@ -96,7 +93,7 @@ static void begin(int cuda_device, double timeout_s) {
     m = (memory){ .device = &d };
     zero_config without = config;
     without.comm.nccl = 0;
-    const comm_way way = { ranks.ranks, comm_shares(&without, ranks.ranks, ranks.ranks_on_node), 0 };
+    const comm_way way = comm_way_asked(&without, ranks.ranks, ranks.ranks_on_node);
     plan(&way, 0);
     MUST(comm_open(&c, &ranks, &without, &d, &m, planned));
     stage(0);
@@ -228,9 +225,9 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     const int64_t elems = set_of(s).elems;
     const size_t bytes = gathers ? elems * c.group.ranks * dtype_bytes(s->type)
                                  : elems * dtype_bytes(s->shard_type);
-    const comm_way way = comm_way_of(&c), flat = { .ranks = c.group.ranks };
+    const comm_way flat = { .ranks = c.group.ranks };
     for (int nccl = 0; nccl < 2; nccl++) {
-        const comm_way *used = nccl && !gathers ? &way : &flat;
+        const comm_way *used = nccl && !gathers ? &c.way : &flat;
         CHECK(run_one(s, gathers, nccl, nccl ? got : expected) ==
               comm_reduction_bytes(used, elems, dtype_bytes(s->type)));
     }
@@ -328,8 +325,8 @@ static void check_memory(size_t in_use_before) {
     CHECK(device_in_use() - in_use_before == in_table());
     CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
     // each communicator is connected with all of its other ranks
-    const comm_way way = comm_way_of(&c);
-    const int hosts = comm_hosts(&way), connections = (c.group.ranks - 1) + (way.nccl - 1) + (hosts - 1);
+    const int hosts = comm_hosts(&c.way);
+    const int connections = (c.group.ranks - 1) + (c.way.nccl - 1) + (hosts - 1);
     CHECK(nccl && nccl->bytes ==
                       (2 + (hosts > 1)) * ((64u << 10) + RED_ZONE) + connections * ((256u << 10) + RED_ZONE));
     // blocks are registered only with the communicators that transfer them
@@ -351,7 +348,7 @@ static void check_groups(int rounds) {
     gathered(&s, &t, 1);
     CHECK(groups_so_far() - before == 1);
     reduced(&s, &t, 1);
-    CHECK(groups_so_far() - before == 1 + rounds * (c.near < c.group.ranks ? 2 : 1));
+    CHECK(groups_so_far() - before == 1 + rounds * (c.way.nccl < c.group.ranks ? 2 : 1));
 }
 #else
 static size_t device_in_use(void) { return 0; }
@@ -481,7 +478,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_
     begin(checks.rank % zero_cuda_devices(), 30.0);
     in_use = device_in_use() - in_table();
     open_nccl();
-    CHECK(c.near == (two_groups ? each : c.group.ranks));
+    CHECK(c.way.nccl == (two_groups ? each : c.group.ranks));
     if (one_round) config.comm.window_bytes = 0;
     plan_opened((size_t)1 << 40);
     if (MODES > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory

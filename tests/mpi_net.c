@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "../llmc_zero/net/exchange.h"
 #include "../llmc_zero/net/failure.h"
 #include "check.h"
 #include "toy.h"

@@ -10,11 +10,11 @@
 // A long list of ranks ends with the number of those left out.
 static void many_ranks(void **state) {
     enum { RANKS = 200 };
-    static net_place who[RANKS];
+    static net_peer peers[RANKS];
     char chosen[RANKS], list[ZERO_LIST];
-    net n = { .ranks = RANKS, .who = who };
+    net n = { .ranks = RANKS, .peers = peers };
     int named = 0, more = 0;
-    for (int r = 0; r < RANKS; r++) snprintf(who[r].host, sizeof who[r].host, "node%d", r);
+    for (int r = 0; r < RANKS; r++) snprintf(peers[r].host, sizeof peers[r].host, "node%d", r);
     memset(chosen, 0, sizeof chosen);
     chosen[1] = 1;
     assert_string_equal(net_list(&n, chosen, list), "rank 1 (host node1)");
@@ -22,13 +22,13 @@ static void many_ranks(void **state) {
     assert_string_equal(net_list(&n, chosen, list),
                         "ranks 0 (host node0), 1 (host node1) and 2 (host node2)");
     memset(chosen, 1, sizeof chosen);
-    memset(who[5].host, 'h', sizeof who[5].host - 1);
+    memset(peers[5].host, 'h', sizeof peers[5].host - 1);
     net_list(&n, chosen, list);
     for (const char *p = list; (p = strstr(p, "(host")); p++) named++;
     assert_true(named > 3);
     assert_int_equal(sscanf(strstr(list, " and "), " and %d more", &more), 1);
     assert_int_equal(named + more, RANKS);
-    n.who = NULL;  // as in the exchange that distributes the hosts' names
+    n.peers = NULL;  // as in the exchange that distributes the hosts' names
     memset(chosen + 1, 0, sizeof chosen - 1);
     assert_string_equal(net_list(&n, chosen, list), "rank 0 (host unknown)");
 }

@@ -20,7 +20,6 @@
 #include "bench.h"
 #include "llmc_zero/comm/comm.h"
 #include "llmc_zero/base/error.h"
-#include "llmc_zero/net/exchange.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>
@@ -192,7 +191,7 @@ static void open_ranks(void) {
     must(net_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
     plan((comm_way){ .ranks = ranks.ranks, .window = opt.messages ? 0 : ranks.ranks });
     must(comm_open(&c, &ranks, &config, &d, &m, planned));
-    plan(comm_way_of(&c));
+    plan(c.way);
     must(net_agree(&ranks, comm_stage(&c, &m)));
 }
 

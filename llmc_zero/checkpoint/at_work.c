@@ -1,6 +1,6 @@
 #include "at_work.h"
 #include "../base/clock.h"
-#include "../net/exchange.h"
+#include "../net/net.h"
 
 double at_work_turn_s(const zero *z) {
     const double part = z->config.comm.timeout_s / 4;

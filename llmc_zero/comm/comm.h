@@ -62,12 +62,21 @@ typedef struct {
     void (*close)(comm *c, int clean);
 } comm_functions;
 
-// How bytes move: in a running job as connected, in a plan as the settings request.
+// How bytes move: in a running job as connected, in a plan and in virtual time as the settings request.
 typedef struct {
     int ranks;
     int window;  // how many ranks share memory: all, or those of a node; 0: messages
     int nccl;    // how many ranks reduce together first: all, or those of a node; 0: NCCL is not used
 } comm_way;
+
+// The GPU that a rank uses.
+typedef struct {
+    uint64_t machine;
+    uint64_t gpu;            // a hash of machine and bus address; NCCL identifies GPUs by these two
+    unsigned char uuid[16];  // MIG instances of one GPU have different UUIDs
+    int visible;             // number of devices that the rank sees
+    int may_share;           // 1: the user chose the device by number, or allowed NCCL to share GPUs
+} rank_gpu;
 
 struct comm {
     const comm_functions *f;  // NULL: not opened
@@ -77,11 +86,10 @@ struct comm {
     } group;
     device *device;               // its memory holds the pieces
     device_stream gather_stream;  // the stream of all_gather
-    comm_way way;                 // in virtual time: how bytes move
+    comm_way way;                 // how bytes move
     int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
-    struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
-    int near;                     // comm_way.nccl, if NCCL is used
+    rank_gpu *gpus;               // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
@@ -121,11 +129,9 @@ static inline int comm_slots(const comm_way *way) {
 // Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
 // some as fp32 sums.
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
-// Return comm_way.window and comm_way.nccl as the settings request them, for nodes with on_node consecutive
-// ranks each. The sum over the ranks of a node must be a subtree of the sum over all, so on_node must be a
-// power of two.
-int comm_shares(const zero_config *c, int ranks, int on_node);
-int comm_nccl_near(const zero_config *c, int ranks, int on_node);
+// Returns what the settings request, for nodes with on_node consecutive ranks each. The sum over the ranks of
+// a node must be a subtree of the sum over all, so on_node must be a power of two.
+comm_way comm_way_asked(const zero_config *c, int ranks, int on_node);
 // reduced_bytes: this rank's part of the largest reduction, in the dtype in which it is sent.
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes);
@@ -133,11 +139,10 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // -------- opening and closing (comm/open.c)
 
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
-// it. `planned` must live until comm_close. Before comm_stage, plan again for the result of comm_way_of.
-// After an error, which may be this rank's alone, call comm_close (clean 0).
+// it. `planned` must live until comm_close. Before comm_stage, plan again for c->way. After an error, which
+// may be this rank's alone, call comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
-comm_way comm_way_of(const comm *c);  // how bytes actually move
-int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
+int comm_stage(comm *c, memory *m);  // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);
 
 // Counts sent bytes.
@@ -147,8 +152,10 @@ static inline void comm_count(comm *c, comm_use use, comm_kind kind, size_t byte
     *counter += (int64_t)bytes;
 }
 
-// The gather of a rank with itself (comm/self.c).
+// The part that concerns this rank alone (comm/self.c): copies its shard; scales and rounds its part of full.
 int comm_copy_own(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
+int comm_reduce_own(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
+                    zero_dtype shard_type, float scale);
 
 // -------- the table's functions, with the defaults of the optional ones
 
@@ -191,6 +198,11 @@ typedef struct {
     zero_dtype shard_type;
     float scale;
 } comm_sum;
+// Makes s the sum of what the ranks of a group have sent to this one.
+static inline void comm_sum_of(comm_sum *s, net_group of, zero_dtype type, const char *others,
+                               size_t stride) {
+    *s = (comm_sum){ of.ranks, of.rank, type, others, stride, NULL, of.rank, NULL, s->shard_type, s->scale };
+}
 int comm_sum_round(comm *c, const comm_round *r, const comm_sum *s);
 // Sums the ranks of one host for every host's part, of which s describes the first: from one to the next,
 // `others` advances by `step` bytes and `sums` by `apart`.
@@ -205,8 +217,31 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);
 int comm_barrier(comm *c);
 
-// -------- implementations
+// -------- which GPU each rank uses, and whether ranks may share one (comm/gpus.c)
+
+// (collective) Fills c->gpus and counts c->ranks_on_device. Ranks that share a device take turns on it, which
+// is slow, so with comm.nccl -1 sharing is an error unless all of them have requested it.
+int gpus_open(comm *c, const zero_config *config, memory *m);
+// What ranks may share: a device, or a GPU, which MIG divides into several devices.
+typedef enum { ON_DEVICE, ON_GPU } gpu_sharing;
+// Returns the lowest rank that shares its device or GPU with rank r; r itself if no lower one does.
+int gpus_first(const comm *c, int r, gpu_sharing what);
+// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", then tail. other: the
+// higher rank.
+int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail);
+// Returns 0 if each rank on rank r's machine can have its own GPU; otherwise the number of ranks that can.
+int gpus_room(const comm *c, int r);
+
+// -------- implementations. comm_open_... sets c->f.
 
 int comm_open_self(comm *c);
+int comm_open_host(comm *c, const zero_config *config, memory *m);  // (collective)
+void comm_close_host(comm *c, int clean);
+extern const comm_functions comm_host_functions;
+// In virtual time (zero_virtual.h, comm/virtual.c). On PROCESSOR the calling thread waits for the bytes.
+int comm_open_virtual(comm *c, memory *m);
+int comm_virtual_gather(comm *c, device_stream s, comm_use use, const comm_piece *pieces, int n,
+                        size_t elem_bytes);
+void comm_virtual_share(comm *c, const double *mine, double *all, int n);
 
 #endif

@@ -1,7 +1,6 @@
 #define XXH_INLINE_ALL
-#include "gpus.h"
+#include "comm.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -72,20 +71,13 @@ static int check_sharing(const comm *c) {
     return 0;
 }
 
-int gpus_open(comm *c, const zero_config *config) {
-    c->ranks_on_device = 1;
-    if (c->group.ranks == 1 || config->device != ZERO_CUDA) return 0;
-    c->gpus = calloc((size_t)c->group.ranks, sizeof *c->gpus);
-    ZERO_TRY(net_agree(c->net,
-                       c->gpus ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the GPUs of the ranks")));
+int gpus_open(comm *c, const zero_config *config, memory *m) {
+    if (config->device != ZERO_CUDA) return 0;
+    c->gpus = memory_array(m, c->group.ranks, sizeof *c->gpus);
+    ZERO_TRY(net_agree(c->net, c->gpus ? 0 : ZERO_ERR_MEMORY));
     rank_gpu own = own_gpu(c, config);
     ZERO_TRY(net_gather(c->net, &own, c->gpus, sizeof own));
     c->ranks_on_device = 0;
     for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += share(&c->gpus[r], &own, ON_DEVICE);
     return config->comm.nccl < 0 ? net_agree(c->net, check_sharing(c)) : 0;
-}
-
-void gpus_close(comm *c) {
-    free(c->gpus);
-    c->gpus = NULL;
 }

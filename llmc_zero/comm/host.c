@@ -1,10 +1,8 @@
 // Each rank packs the data it sends into staging, all ranks exchange it, and each rank unpacks gathered data
 // or sums its part in tree order: in rounds of as many elements as fit. With two groups (comm/staging.h) a
 // reduction first sums within a host, and a gather first passes between hosts.
-#include "host.h"
-#include "../base/error.h"
 #include "staging.h"
-#include "virtual.h"
+#include "../base/error.h"
 #include <string.h>
 
 // Either `to` or `from` is staging.
@@ -49,59 +47,46 @@ static int pack(comm *c, const comm_round *round, size_t size) {
 }
 
 // Copies the other ranks' data to where the device can read it.
-static int receive(comm *c, size_t bytes, const char **in, size_t *stride) {
+static int receive(comm *c, size_t bytes, comm_sum *s) {
     c->host->queued |= c->device->asynchronous;
     if (!c->incoming) return 0;
     for (int r = 0; r < c->group.ranks; r++)
         if (r != c->group.rank)
-            ZERO_TRY(move(c, c->device, c->incoming + r * c->incoming_bytes, *in + r * *stride, bytes));
-    *in = c->incoming;
-    *stride = c->incoming_bytes;
+            ZERO_TRY(
+                move(c, c->device, c->incoming + r * c->incoming_bytes, s->others + r * s->stride, bytes));
+    s->others = c->incoming;
+    s->stride = c->incoming_bytes;
     return 0;
-}
-
-// Returns the sum of what the ranks of s have sent in the last exchange.
-static comm_sum sum_of(const staging *s, zero_dtype type) {
-    const char *in = staging_in(s, EXCHANGE_SCATTER, 0);
-    return (comm_sum){ .ranks = s->of.ranks,
-                       .own = s->of.rank,
-                       .type = type,
-                       .others = in,
-                       .stride = staging_in(s, EXCHANGE_SCATTER, 1) - in };
 }
 
 // Adds the ranks of this host, for each host's part, and exchanges the sums.
 static int sum_near(comm *c, comm_use use, const comm_round *round, comm_sum *s) {
-    const comm_host *h = c->host;
-    const size_t bytes = round->elems * dtype_bytes(s->type);
-    s->part = h->near->of.rank;
-    s->sums = staging_out(h->far, EXCHANGE_SCATTER, 0);
-    const size_t apart = staging_out(h->far, EXCHANGE_SCATTER, 1) - s->sums;
-    ZERO_TRY(comm_sum_hosts(c, round, *s, h->hosts, bytes, apart));
-    ZERO_TRY(exchange(c, h->far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, h->hosts - 1,
+    staging *far = c->host->far;
+    const int hosts = far->of.ranks;
+    s->sums = staging_out(far, EXCHANGE_SCATTER, 0);
+    ZERO_TRY(comm_sum_hosts(c, round, *s, hosts, round->elems * dtype_bytes(s->type), far->part));
+    ZERO_TRY(exchange(c, far, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, hosts - 1,
                       round->elems * sizeof(float)));
-    *s = sum_of(h->far, ZERO_F32);
-    s->mine = staging_out(h->far, EXCHANGE_SCATTER, h->far->of.rank);
+    comm_sum_of(s, far->of, ZERO_F32, staging_in(far, EXCHANGE_SCATTER, 0), far->in_stride);
+    s->mine = staging_out(far, EXCHANGE_SCATTER, far->of.rank);
     return 0;
 }
 
 static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                                zero_dtype shard_type, float scale) {
     const size_t size = dtype_bytes(full_type);
-    comm_host *h = c->host;
+    const comm_host *h = c->host;
+    staging *near = h->near;
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
+    comm_sum sum = { .shard_type = shard_type, .scale = scale };
     while (comm_next_round(&round, scatter_room(h, size))) {
         const size_t bytes = h->hosts * round.elems * size;
         ZERO_TRY(pack(c, &round, size));
-        ZERO_TRY(
-            exchange(c, h->near, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, h->near->of.ranks - 1, bytes));
-        comm_sum sum = sum_of(h->near, full_type);
-        sum.part = c->group.rank;
-        ZERO_TRY(receive(c, bytes, &sum.others, &sum.stride));
+        ZERO_TRY(exchange(c, near, use, EXCHANGE_SCATTER, COMM_REDUCE_SCATTER, near->of.ranks - 1, bytes));
+        comm_sum_of(&sum, near->of, full_type, staging_in(near, EXCHANGE_SCATTER, 0), near->in_stride);
+        ZERO_TRY(receive(c, bytes, &sum));
         if (h->far) ZERO_TRY(sum_near(c, use, &round, &sum));
-        sum.shard_type = shard_type;
-        sum.scale = scale;
         ZERO_TRY(comm_sum_round(c, &round, &sum));
     }
     return 0;
@@ -206,7 +191,7 @@ static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 // -------- in host memory
 
 int comm_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes) {
-    if (c->device->time) return comm_virtual_gather_in_host(c, use, piece, elem_bytes);
+    if (c->device->time) return comm_virtual_gather(c, PROCESSOR, use, piece, 1, elem_bytes);
     return gather(c, use, COMM_ALL_GATHER, &device_host, piece, 1, elem_bytes);
 }
 
@@ -250,4 +235,11 @@ int comm_open_host(comm *c, const zero_config *config, memory *m) {
     return net_agree(c->net, staging_open(c, config, m));
 }
 
-void comm_close_host(comm *c, int clean) { staging_close(c); }
+void comm_close_host(comm *c, int clean) {
+    const staging *near = c->host ? c->host->near : NULL;
+    if (near && near->window) {
+        c->device->f->unpin(c->device, near->in);
+        window_close(near->window);
+    }
+    c->host = NULL;
+}

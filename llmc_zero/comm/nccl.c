@@ -4,9 +4,7 @@
 // per round if comm.incoming has no room for the largest bucket's shards.
 #ifdef ZERO_HAVE_NCCL
 #include "nccl.h"
-#include "host.h"
 #include "nccl_state.h"
-#include <stdlib.h>
 
 static const ncclDataType_t nccl_type[] = {
     [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16
@@ -58,16 +56,6 @@ static int exchange_far(nccl_state *n, const collective *w, int64_t elems, const
     return nccl_settle(n, k, w);
 }
 
-// Returns the sum of what the ranks of k have sent, from c->incoming.
-static comm_sum sum_of(const nccl_state *n, const communicator *k, zero_dtype type, size_t stride) {
-    return (comm_sum){ .ranks = k->of.ranks,
-                       .own = k->of.rank,
-                       .type = type,
-                       .others = n->c->incoming,
-                       .stride = stride,
-                       .part = k->of.rank };
-}
-
 // Adds the ranks of this host, for each host's part, and exchanges the sums.
 static int sum_near(nccl_state *n, const collective *w, const comm_round *round, comm_sum *s) {
     comm *c = n->c;
@@ -76,7 +64,7 @@ static int sum_near(nccl_state *n, const collective *w, const comm_round *round,
     char *sums = s->sums = incoming_at(n, s->ranks, 0);
     ZERO_TRY(comm_sum_hosts(c, round, *s, far->of.ranks, c->incoming_bytes, apart));
     ZERO_TRY(exchange_far(n, w, round->elems, sums, apart));
-    *s = sum_of(n, far, ZERO_F32, apart);
+    comm_sum_of(s, far->of, ZERO_F32, c->incoming, apart);
     s->mine = sums + far->of.rank * apart;
     return 0;
 }
@@ -88,12 +76,11 @@ static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece 
     const int hosts = n->of[BETWEEN].of.ranks;
     comm_run runs[n_pieces];
     comm_round r = { .runs = runs, .next = pieces, .end = pieces + n_pieces };
+    comm_sum sum = { .shard_type = shard_type, .scale = scale };
     while (comm_next_round(&r, c->incoming_bytes / dtype_bytes(full_type))) {
-        comm_sum sum = sum_of(n, &n->of[REDUCTIONS], full_type, hosts * c->incoming_bytes);
         ZERO_TRY(exchange_near(n, w, &r, full_type));
+        comm_sum_of(&sum, n->of[REDUCTIONS].of, full_type, c->incoming, hosts * c->incoming_bytes);
         if (hosts > 1) ZERO_TRY(sum_near(n, w, &r, &sum));
-        sum.shard_type = shard_type;
-        sum.scale = scale;
         ZERO_TRY(comm_sum_round(c, &r, &sum));
     }
     return 0;
@@ -103,7 +90,6 @@ static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece 
 static int reduce_by_nccl(nccl_state *n, const collective *w, const comm_piece *pieces, int n_pieces,
                           zero_dtype full_type, zero_dtype shard_type, float scale) {
     comm *c = n->c;
-    device *d = c->device;
     const communicator *k = &n->of[REDUCTIONS];
     int ranks = c->group.ranks;
     size_t size = dtype_bytes(full_type);
@@ -115,11 +101,7 @@ static int reduce_by_nccl(nccl_state *n, const collective *w, const comm_piece *
     }
     ASK(n, GroupEnd);
     ZERO_TRY(nccl_settle(n, k, w));
-    for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
-        const rank_parts sum = { .ranks = 1, .own = p->full + c->group.rank * p->elems * size };
-        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, scale, p->elems, p->plus));
-    }
-    return 0;
+    return comm_reduce_own(c, w->use, pieces, n_pieces, full_type, shard_type, scale);
 }
 
 static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n_pieces,
@@ -217,7 +199,6 @@ static void nccl_close(comm *c, int clean) {
         d->f->destroy_event(d, w->begin);
         d->f->destroy_event(d, w->end);
     }
-    free(n);
     c->nccl = NULL;
     comm_close_host(c, clean);
 }
@@ -233,15 +214,16 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     const int rank = c->group.rank, ranks = c->group.ranks,
               on_node = c->net->hosts ? c->net->ranks_on_node : 1;
     const cudaStream_t sums = device_cuda_stream(d, COMM), gathers = device_cuda_stream(d, GATHER);
-    nccl_state *n = calloc(1, sizeof *n);
-    if (!n) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's state");
+    nccl_state *n = memory_array(m, 1, sizeof *n);
+    ZERO_TRY_ALLOC(n);
     const int S = config->param_group ? config->param_group : ranks;
-    c->near = comm_nccl_near(config, ranks, on_node);
+    c->way.nccl = comm_way_asked(config, ranks, on_node).nccl;
     *n = (nccl_state){
         .c = c,
         .of = { [GATHERS] = { comm_near(rank, ranks), NULL, GATHER, gathers, ZERO_MOVED_BY_GATHERS },
-                [REDUCTIONS] = { comm_near(rank, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
-                [BETWEEN] = { comm_far(rank, ranks, c->near), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
+                [REDUCTIONS] = { comm_near(rank, c->way.nccl), NULL, COMM, sums, ZERO_MOVED_BY_REDUCTIONS },
+                [BETWEEN] = { comm_far(rank, ranks, c->way.nccl), NULL, COMM, sums,
+                              ZERO_MOVED_BY_REDUCTIONS },
                 [GROUP_GATHERS] = { comm_near(rank, S), NULL, GATHER, gathers, ZERO_MOVED_BY_GATHERS },
                 [EQUALS_GATHERS] = { comm_far(rank, ranks, S), NULL, GATHER, gathers,
                                      ZERO_MOVED_BY_GATHERS } },

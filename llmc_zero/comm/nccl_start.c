@@ -1,8 +1,6 @@
 // Checks whether these ranks can use NCCL, and connects their communicators. Ranks may have different
 // libraries and GPUs, so they compare them before the first call that needs all ranks.
 #ifdef ZERO_HAVE_NCCL
-#include "gpus.h"
-#include "host.h"
 #include "nccl.h"
 #include "nccl_state.h"
 #include <stdio.h>

@@ -1,7 +1,5 @@
 // Chooses the implementation that the ranks use.
-#include "gpus.h"
 #include "../base/error.h"
-#include "host.h"
 #include "nccl.h"
 #include "staging.h"
 #include <stdio.h>
@@ -12,9 +10,9 @@ static void name_sums(comm *c, const zero_config *config) {
     const char *in_order = "nccl, summed in tree order";
     if (config->comm.reduce_nccl)
         snprintf(c->name, sizeof c->name, "nccl, bits depend on it");
-    else if (c->near < c->group.ranks)
+    else if (c->way.nccl < c->group.ranks)
         snprintf(c->name, sizeof c->name, "%s by %d ranks of a host, then between %d hosts", in_order,
-                 c->near, c->net->hosts);
+                 c->way.nccl, c->net->hosts);
     else if (c->net->hosts == 1)
         snprintf(c->name, sizeof c->name, "%s", in_order);
     else
@@ -44,32 +42,26 @@ int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory 
                  .group = { ranks->rank, ranks->ranks },
                  .device = d,
                  .gather_stream = COMM,
+                 .way = comm_way_asked(config, ranks->ranks, ranks->hosts ? ranks->ranks_on_node : 1),
+                 .ranks_on_device = 1,
                  .planned = planned };
-    ZERO_TRY(gpus_open(c, config));
     if (c->group.ranks == 1) return comm_open_self(c);
+    if (d->time) return comm_open_virtual(c, m);
+    c->way.nccl = 0;  // until NCCL is open
+    ZERO_TRY(gpus_open(c, config, m));
     ZERO_TRY(comm_open_host(c, config, m));
     return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;
 }
 
-comm_way comm_way_of(const comm *c) {
-    if (c->device->time) return c->way;
-    const staging *near = c->host ? c->host->near : NULL;
-    return (comm_way){ .ranks = c->group.ranks,
-                       .window = near && near->window ? near->of.ranks : 0,
-                       .nccl = c->nccl ? c->near : 0 };
-}
-
 int comm_stage(comm *c, memory *m) {
     const memory_request *incoming = &c->planned[COMM_INCOMING];
-    const comm_way way = comm_way_of(c);
     if (!incoming->blocks) return 0;
     c->incoming = memory_alloc(m, incoming);
-    c->incoming_bytes = incoming->bytes / comm_slots(&way);
+    c->incoming_bytes = incoming->bytes / comm_slots(&c->way);
     return c->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
 void comm_close(comm *c, int clean) {
     if (c->f && c->f->close) c->f->close(c, clean);
     c->f = NULL;
-    gpus_close(c);
 }

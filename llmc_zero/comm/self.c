@@ -1,4 +1,4 @@
-// The collectives of one rank: it gathers and reduces only its own data.
+// The collectives of one rank, which gathers and reduces only its own data.
 #include "../base/error.h"
 #include "comm.h"
 #include <stdio.h>
@@ -11,19 +11,19 @@ int comm_copy_own(comm *c, comm_use use, const comm_piece *pieces, int n, size_t
     return 0;
 }
 
-static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
-                               zero_dtype shard_type, float scale) {
+int comm_reduce_own(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
+                    zero_dtype shard_type, float scale) {
     device *d = c->device;
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
-        const rank_parts part = { .ranks = 1, .own = p->full };
-        if (p->shard == p->full && scale == 1) continue;
+        const char *own = p->full + c->group.rank * p->elems * dtype_bytes(full_type);
+        const rank_parts part = { .ranks = 1, .own = own };
+        if (p->shard == own && scale == 1 && !p->plus) continue;
         ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &part, scale, p->elems, p->plus));
     }
     return 0;
 }
 
-static const comm_functions functions = { .all_gather = comm_copy_own,
-                                          .reduce_scatter = self_reduce_scatter };
+static const comm_functions functions = { .all_gather = comm_copy_own, .reduce_scatter = comm_reduce_own };
 
 int comm_open_self(comm *c) {
     c->f = &functions;

@@ -3,7 +3,6 @@
 #include "staging.h"
 
 enum { MOST_NCCL_STAGING = 256 << 20 };  // total for all ranks, unless window_bytes is set
-
 enum { PAGE = 4096, PER_RANK = 2 * STAMP_BYTES };
 
 static size_t staging_bytes(const zero_config *c) {
@@ -32,19 +31,12 @@ static int fail_too_small(const zero_config *c, int ranks) {
                        (long long)staging_bytes(c), ranks, 2 * (long long)least);
 }
 
-// Returns whether the sum over a node's ranks is a subtree of the sum over all.
-static int is_subtree(int ranks, int on_node) {
-    return on_node > 1 && !(on_node & (on_node - 1)) && ranks % on_node == 0;
-}
-
-int comm_shares(const zero_config *c, int ranks, int on_node) {
-    if (!c->comm.shared_window) return 0;
-    return on_node == ranks || (is_subtree(ranks, on_node) && c->device == ZERO_CPU) ? on_node : 0;
-}
-
-int comm_nccl_near(const zero_config *c, int ranks, int on_node) {
-    if (c->device != ZERO_CUDA || !c->comm.nccl) return 0;
-    return is_subtree(ranks, on_node) && !c->comm.reduce_nccl ? on_node : ranks;
+comm_way comm_way_asked(const zero_config *c, int ranks, int on_node) {
+    const int cuda = c->device == ZERO_CUDA;
+    const int is_subtree = on_node > 1 && !(on_node & (on_node - 1)) && ranks % on_node == 0;
+    const int shares = c->comm.shared_window && (on_node == ranks || (is_subtree && !cuda));
+    const int near = is_subtree && !c->comm.reduce_nccl ? on_node : ranks;
+    return (comm_way){ ranks, shares ? on_node : 0, cuda && c->comm.nccl ? near : 0 };
 }
 
 // Whether the hosts' borders are those of the groups must not depend on the rank, because all ranks of a host
@@ -74,17 +66,10 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     // Plans both, because messages replace the window if it cannot be created.
     planned[COMM_WINDOW] = working("shared window", host, 2 * half, way->window ? 1 : 0);
     planned[COMM_MESSAGES] = working("message staging", host, half, way->window == ranks ? 0 : 2);
-    if (!cuda) return 0;
-
-    const char *incoming = "bytes of other ranks";
-    if (!way->nccl) {
-        planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, ranks * part, 1);
-        return 0;
-    }
-    planned[COMM_NCCL] = working("NCCL (measured)", ZERO_DEVICE, 0, 1);
-    if (c->comm.reduce_nccl) return 0;
-    planned[COMM_INCOMING] = working(incoming, ZERO_DEVICE, slots * nccl_slot_bytes(c, slots, reduced_bytes),
-                                     1);
-    planned[COMM_INCOMING].moved_by = ZERO_MOVED_BY_REDUCTIONS;
+    if (way->nccl) planned[COMM_NCCL] = working("NCCL (measured)", ZERO_DEVICE, 0, 1);
+    if (!cuda || (way->nccl && c->comm.reduce_nccl)) return 0;
+    const size_t bytes = way->nccl ? slots * nccl_slot_bytes(c, slots, reduced_bytes) : ranks * part;
+    planned[COMM_INCOMING] = working("bytes of other ranks", ZERO_DEVICE, bytes, 1);
+    if (way->nccl) planned[COMM_INCOMING].moved_by = ZERO_MOVED_BY_REDUCTIONS;
     return 0;
 }

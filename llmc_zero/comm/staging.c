@@ -1,22 +1,19 @@
 #include "staging.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // -------- addresses
 
 // A window has two halves, so that a rank can fill one while others still read the other. Messages need one.
-static char *out_at(const staging *s, exchange_kind x, int dest) {
-    return s->out + s->half * s->half_bytes + (x == EXCHANGE_SCATTER ? dest * s->part : 0);
+// The stamp is before the bytes.
+char *staging_out(const staging *s, exchange_kind x, int dest) {
+    return s->out + s->half * s->half_bytes + (x == EXCHANGE_SCATTER ? dest * s->part : 0) + STAMP_BYTES;
 }
-static char *in_at(const staging *s, exchange_kind x, int src) {
+char *staging_in(const staging *s, exchange_kind x, int src) {
     const size_t part = x == EXCHANGE_SCATTER ? s->in_part : 0;
-    return s->in + (s->half ^ 1) * s->half_bytes + src * s->in_stride + part;
+    return s->in + (s->half ^ 1) * s->half_bytes + src * s->in_stride + part + STAMP_BYTES;
 }
-char *staging_out(const staging *s, exchange_kind x, int dest) { return out_at(s, x, dest) + STAMP_BYTES; }
-char *staging_in(const staging *s, exchange_kind x, int src) { return in_at(s, x, src) + STAMP_BYTES; }
 
 // -------- exchanges
 
@@ -29,7 +26,7 @@ typedef struct {
 
 static int check_stamp(comm *c, const staging *s, exchange_kind x, int src, const stamp *mine) {
     stamp theirs;
-    memcpy(&theirs, in_at(s, x, src), sizeof theirs);
+    memcpy(&theirs, staging_in(s, x, src) - STAMP_BYTES, sizeof theirs);
     if (!memcmp(&theirs, mine, sizeof theirs)) return 0;
     char units[48] = "";
     if (mine->units && theirs.units && mine->unit != theirs.unit)
@@ -43,8 +40,8 @@ static int exchange_messages(comm *c, const staging *s, net_use use, exchange_ki
     memset(send, 0, sizeof send);
     for (int i = 0; i < s->of.ranks; i++) {
         const int r = s->of.first + i * s->of.step;
-        send[r] = out_at(s, x, i);
-        receive[r] = in_at(s, x, i);
+        send[r] = staging_out(s, x, i) - STAMP_BYTES;
+        receive[r] = staging_in(s, x, i) - STAMP_BYTES;
     }
     return net_exchange(c->net, x, use, s->of.first + root * s->of.step, send, receive, bytes);
 }
@@ -54,7 +51,7 @@ int staging_exchange(comm *c, staging *s, comm_use use, exchange_kind x, int roo
     comm_host *h = c->host;
     const net_use waits = { use.unit, use.units, s->of };
     const stamp mine = { h->exchanges, x, root, use.unit, use.units, use.purpose, (int64_t)bytes };
-    for (int i = 0; i < s->of.ranks; i++) memcpy(out_at(s, x, i), &mine, sizeof mine);
+    for (int i = 0; i < s->of.ranks; i++) memcpy(staging_out(s, x, i) - STAMP_BYTES, &mine, sizeof mine);
     if (h->queued) ZERO_TRY(c->device->f->wait(c->device, COMM));
     h->queued = 0;
     ZERO_TRY(s->window ? window_meet(s->window, waits, x)
@@ -103,15 +100,12 @@ staging staging_between(const comm *c, net_group of) {
 
 static int use_messages(comm *c, memory *m, net_group of) {
     const memory_request *r = &c->planned[COMM_MESSAGES];
-    comm_host *h = c->host;
-    device *d = c->device;
-    h->all.out = memory_alloc(m, r);
-    h->all.in = memory_alloc(m, r);
-    if (!h->all.out || !h->all.in) return ZERO_ERR_MEMORY;
-    h->message_bytes = r->bytes;
-    h->all = staging_between(c, of);
-    ZERO_TRY(d->f->pin(d, h->all.out, r->bytes));
-    return d->f->pin(d, h->all.in, r->bytes);
+    staging *all = &c->host->all;
+    ZERO_TRY_ALLOC(all->out = memory_alloc_pinned(m, r));
+    ZERO_TRY_ALLOC(all->in = memory_alloc_pinned(m, r));
+    c->host->message_bytes = r->bytes;
+    *all = staging_between(c, of);
+    return 0;
 }
 
 // Two groups: a window for the L ranks of each node.
@@ -136,17 +130,17 @@ const char *staging_why_flat(const net *n) {
 int staging_open(comm *c, const zero_config *config, memory *m) {
     const net_group all = { c->group.rank, c->group.ranks, 0, 1 };
     const char *flat = c->device->asynchronous ? "ranks on several nodes" : staging_why_flat(c->net);
-    const int shares = c->net->hosts ? comm_shares(config, all.ranks, c->net->ranks_on_node) : 0;
-    const int waiting = shares * (1 + config->overlap);
+    const int shares = c->way.window, waiting = shares * (1 + config->overlap);
     char why[WINDOW_WHY] = "as configured";
     window *w = NULL;
-    comm_host *h = c->host = calloc(1, sizeof *h);
-    if (!h) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the collectives' state");
+    comm_host *h = c->host = memory_array(m, 1, sizeof *h);
+    ZERO_TRY_ALLOC(h);
     h->near = &h->all;
     h->hosts = 1;
     if (config->comm.shared_window) snprintf(why, sizeof why, "%s", flat);
     if (shares) ZERO_TRY(window_open(&w, c->net, 2 * c->planned[COMM_MESSAGES].bytes, waiting, why));
     if (!w) {
+        c->way.window = 0;
         snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
         return use_messages(c, m, all);
     }
@@ -157,17 +151,4 @@ int staging_open(comm *c, const zero_config *config, memory *m) {
     snprintf(c->name, sizeof c->name, "%s, shared windows of %d ranks, messages between %d hosts",
              c->net->name, shares, c->net->hosts);
     return use_both(c, m, all, w);
-}
-
-void staging_close(comm *c) {
-    comm_host *h = c->host;
-    device *d = c->device;
-    if (!h) return;
-    staging *const near = h->near, *const all = &h->all;
-    if (all->in) d->f->unpin(d, all->in);
-    if (all->out && !all->window) d->f->unpin(d, all->out);
-    if (near != all && near->in) d->f->unpin(d, near->in);
-    if (near->window) window_close(near->window);
-    free(h);
-    c->host = NULL;
 }

@@ -7,7 +7,22 @@
 #ifndef LLMC_ZERO_COMM_STAGING_H
 #define LLMC_ZERO_COMM_STAGING_H
 #include "comm.h"
-#include "window.h"
+
+// -------- shared memory between ranks of one node (comm/window.c)
+
+typedef struct window window;
+enum { WINDOW_WHY = 96 };
+
+// (collective, of all nodes) Sets *w to a window for the ranks of this node, which are consecutive and as
+// many on every node, with `bytes` bytes per rank; or leaves it NULL, with the reason in `why`, if the ranks
+// of any node cannot share memory. waiting: how many threads of this node may wait in window_meet.
+int window_open(window **w, net *ranks, size_t bytes, int waiting, char why[WINDOW_WHY]);
+void window_close(window *w);
+char *window_memory(const window *w);  // (ranks, bytes)
+// (collective) Waits for all ranks of the window. They may then read what each has written before its call.
+int window_meet(window *w, net_use use, exchange_kind x);
+
+// -------- staging
 
 // Every exchange starts with a stamp that identifies its collective.
 enum { STAMP_BYTES = 64 };
@@ -35,9 +50,8 @@ typedef struct comm_host {
 // The bytes of half the staging that each rank's part has.
 static inline size_t comm_part(size_t half, int ranks) { return half / ranks / 64 * 64; }
 
-// (collective) Sets c->host and c->name. After an error call staging_close.
+// (collective) Sets c->host, c->name and c->way.window. After an error call comm_close_host.
 int staging_open(comm *c, const zero_config *config, memory *m);
-void staging_close(comm *c);
 // Returns why ranks on several nodes are one group.
 const char *staging_why_flat(const net *n);
 

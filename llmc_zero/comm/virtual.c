@@ -1,7 +1,8 @@
 // The collectives of a rank in virtual time. All ranks reach a collective at the same time. It ends when its
 // bytes have passed the links: those inside the host and those to other hosts at the same time on a GPU, one
 // after the other on a CPU.
-#include "virtual.h"
+#include "comm.h"
+#include "../base/error.h"
 #include "../device/virtual_time.h"
 #include <stdio.h>
 #include <string.h>
@@ -37,8 +38,8 @@ static int ranks_of_gather_here(const comm *c, net_group of) {
     return n;
 }
 
-static int gather(comm *c, device_stream s, comm_use use, const comm_piece *pieces, int n,
-                  size_t elem_bytes) {
+int comm_virtual_gather(comm *c, device_stream s, comm_use use, const comm_piece *pieces, int n,
+                        size_t elem_bytes) {
     const net_group all = { c->group.rank, c->group.ranks, 0, 1 }, of = use.of.ranks ? use.of : all;
     const int here = ranks_of_gather_here(c, of), hosts = of.ranks / here;
     double bytes = 0;
@@ -51,11 +52,7 @@ static int gather(comm *c, device_stream s, comm_use use, const comm_piece *piec
 }
 
 static int virtual_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    return gather(c, c->gather_stream, use, pieces, n, elem_bytes);
-}
-
-int comm_virtual_gather_in_host(comm *c, comm_use use, const comm_piece *piece, size_t elem_bytes) {
-    return gather(c, PROCESSOR, use, piece, 1, elem_bytes);
+    return comm_virtual_gather(c, c->gather_stream, use, pieces, n, elem_bytes);
 }
 
 static int virtual_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
@@ -83,18 +80,10 @@ void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
     virtual_wait(v, virtual_now(v) + wait_for_ranks(v) + virtual_seconds(v, ZERO_TIME_SHARE, bytes));
 }
 
-int comm_open_virtual(comm *c, net *ranks, device *d, memory *m, memory_request *planned,
-                      const comm_way *way) {
-    *c = (comm){ .net = ranks,
-                 .group = { ranks->rank, ranks->ranks },
-                 .device = d,
-                 .gather_stream = COMM,
-                 .planned = planned,
-                 .ranks_on_device = 1,
-                 .way = *way };
-    if (c->group.ranks == 1) return comm_open_self(c);
+int comm_open_virtual(comm *c, memory *m) {
+    const memory_request *planned = c->planned;
     c->f = &functions;
-    c->only_queues = d->asynchronous && way->nccl;
+    c->only_queues = c->device->asynchronous && c->way.nccl;
     if (c->only_queues) c->gather_stream = GATHER;
     snprintf(c->name, sizeof c->name, "virtual");
     for (int i = 0; i < COMM_MEMORIES; i++)

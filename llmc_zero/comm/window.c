@@ -1,8 +1,7 @@
 // Not MPI_Win_allocate_shared: if its file does not fit into /dev/shm, Open MPI 4 fails on one rank and
 // leaves the others waiting without a limit.
-#include "window.h"
+#include "staging.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "../net/failure.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -41,17 +40,13 @@ static int met(const window *w, uint32_t generation) {
     return atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation;
 }
 
-static void pause_cpu(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static int wait_for_others(window *w, net_use use, exchange_kind x, uint32_t generation) {
     net *n = w->ranks;
     for (int i = 0; i < w->spins; i++) {
         if (met(w, generation)) return 0;
-        pause_cpu();
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
     }
     patience p = patience_start();
     for (;;) {

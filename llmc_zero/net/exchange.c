@@ -1,6 +1,7 @@
-#include "exchange.h"
+// Connects the ranks, and exchanges data between them.
 #include "../base/clock.h"
 #include "failure.h"
+#include <stdlib.h>
 #include <string.h>
 
 // Waits until the exchange is done or has failed. Returns 1 after timeout_s, with the ranks in
@@ -34,9 +35,8 @@ static int exchange(net *n, exchange_kind x, net_use use, int root, char *const 
     int rc = link_begin(n, x, root, send, receive, bytes);
     if (!rc) rc = wait_for_all(n, use, x, missing);
     failure_waits(n, use, x, 0, NULL);
-    if (!rc) return 0;
-    failure_close(n);
-    if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job keeps its failure
+    if (rc) failure_close(n);
+    if (rc < 0 && !n->ending) failure_keep(n);  // otherwise the thread that ends the job keeps its failure
     return rc;
 }
 
@@ -59,9 +59,8 @@ int net_gather(net *n, const void *mine, void *all, size_t bytes) {
     for (int r = 0; r < n->ranks; r++) {
         send[r] = (char *)mine;
         receive[r] = (char *)all + r * bytes;
+        if (r == n->rank || !n->link) memcpy(receive[r], mine, bytes);  // in virtual time all do as this rank
     }
-    for (int r = 0; r < n->ranks; r++)  // in virtual time the other ranks do as this one
-        if (r == n->rank || !n->link) memcpy(receive[r], mine, bytes);
     return net_exchange(n, EXCHANGE_GATHER, scalars, 0, send, receive, bytes);
 }
 
@@ -94,4 +93,83 @@ int net_agree(net *n, int rc) {
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
     return zero_failed_after(n->rank);
+}
+
+// -------- start and end
+
+// Returns 0 if nodes have different numbers of ranks, or ranks that are not consecutive.
+static int count_hosts(const net *n) {
+    int each = 0;
+    while (each < n->ranks && n->peers[each].node == n->peers[0].node) each++;
+    for (int r = 0; r < n->ranks; r++)
+        for (int s = 0; s < r; s++)
+            if ((n->peers[r].node == n->peers[s].node) != (r / each == s / each)) return 0;
+    return n->ranks % each ? 0 : n->ranks / each;
+}
+
+static int meet_peers(net *n) {
+    net_peer mine = { .late_in = 0 };
+    n->peers = calloc((size_t)n->ranks, sizeof *n->peers);
+    if (!n->peers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of %d ranks", n->ranks);
+    if (n->ranks > 1) failure_watch(n);
+    mine.node = net_machine(mine.host);
+    ZERO_TRY(net_gather(n, &mine, n->peers, sizeof mine));
+    for (int r = 0; r < n->ranks; r++) {
+        int here = n->peers[r].node == mine.node;
+        n->ranks_on_node += here && r != n->rank;
+        n->node_rank += here && r < n->rank;
+    }
+    n->hosts = count_hosts(n);
+    return 0;
+}
+
+static int check_numbers(const net *n, const zero_start_config *s, zero_launch launched) {
+    if (!s->mpi_comm && launched.ranks != n->ranks)
+        return zero_fail(ZERO_ERR_COMM,
+                         "the launcher has started %d ranks, but MPI sees %d, so this MPI does not work with "
+                         "this launcher: start with its own mpirun, or under Slurm with srun --mpi=pmix",
+                         launched.ranks, n->ranks);
+    if ((s->ranks > 0 && s->ranks != n->ranks) || (s->rank >= 0 && s->rank != n->rank))
+        return zero_refuse("start.rank start.ranks", " %d of %d: this is rank %d of %d", s->rank, s->ranks,
+                           n->rank, n->ranks);
+    return 0;
+}
+
+// One rank of a job in virtual time, which has no link to the others.
+static int start_virtual(net *n, const zero_config *config) {
+    const int here = config->machine->ranks_on_host;
+    n->name = "virtual";
+    n->rank = config->start.rank > 0 ? config->start.rank : 0;
+    n->ranks = config->start.ranks > 0 ? config->start.ranks : 1;
+    n->ranks_on_node = here < n->ranks ? here : n->ranks;
+    n->hosts = n->ranks % n->ranks_on_node ? 0 : n->ranks / n->ranks_on_node;
+    return 0;
+}
+
+int net_start(net *n, const zero_config *config) {
+    *n = (net){ .ranks = 1, .ranks_on_node = 1, .hosts = 1, .name = "self", .reports = -1 };
+    n->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    n->ended.root = -1;
+    n->timeout_s = config->comm.timeout_s;
+    if (config->machine) return start_virtual(n, config);
+    zero_launch launched = zero_launched();
+    const void *given = config->start.mpi_comm;
+    if (!given && !launched.ranks) return zero_last_failure()->code;
+    if (!given && !launched_by_mpi()) return check_numbers(n, &config->start, launched);
+    ZERO_TRY(link_open(n, config, launched));
+    n->name = "mpi";
+    ZERO_TRY(meet_peers(n));
+    return check_numbers(n, &config->start, launched);
+}
+
+void net_close(net *n, int clean) {
+    if (n->link && n->peers) {
+        pthread_mutex_lock(&n->lock);
+        failure_unwatch(n, clean);
+        link_close(n, clean && !n->failed);
+        pthread_mutex_unlock(&n->lock);
+    }
+    free(n->peers);
+    n->link = NULL;
+    n->peers = NULL;
 }

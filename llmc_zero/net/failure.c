@@ -1,6 +1,5 @@
 #include "failure.h"
 #include "../base/clock.h"
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +20,7 @@ static void say(const char *sentence) {
     if (!sentence) return;
     fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
-    ssize_t written = writev(STDERR_FILENO, parts, 2);
-    (void)written;  // an error cannot be reported any more
+    if (writev(STDERR_FILENO, parts, 2) < 0) return;  // an error cannot be reported any more
 }
 
 // The jobs of this process, of which there is rarely more than one.
@@ -31,7 +29,7 @@ static struct {
     net *first;            // the newest
     pid_t process;
     int is_prepared;
-    sem_t ending;  // posted when the launcher begins to end the job
+    atomic_int ending;  // 1: the launcher has begun to end the job
 } jobs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 // -------- notes
@@ -43,12 +41,10 @@ static void hear(net *n) {
     net_note note;
     int from;
     while (link_hear(n, &from, &note)) {
-        if (note.kind == NOTE_LATE) {
-            n->peers[from].late = 1;
-            n->peers[from].exchange = note.exchange;
-        } else if (!has_one_ended(n) || note.root < n->ended.root) {
+        if (note.kind == NOTE_LATE)
+            n->peers[from].late_in = note.exchange;
+        else if (!has_one_ended(n) || note.root < n->ended.root)
             n->ended = note;
-        }
     }
 }
 
@@ -60,15 +56,11 @@ static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     } while (!is_over(n) && patience_waited(&p) < seconds);
 }
 
-// Fails if another rank has ended the job.
-static int check_ended(const net *n) {
-    if (!has_one_ended(n)) return 0;
-    return zero_fail_rank(ZERO_ERR_COMM, n->ended.root, NULL, " ended the job: %s", n->ended.words);
-}
-
 int failure_seen(net *n, net_use use) {
     hear(n);
-    return check_ended(n) ? zero_failed_at_unit(use.units ? use.unit : -1) : 0;
+    if (!has_one_ended(n)) return 0;
+    zero_fail_rank(ZERO_ERR_COMM, n->ended.root, NULL, " ended the job: %s", n->ended.words);
+    return zero_failed_at_unit(use.units ? use.unit : -1);
 }
 
 // -------- states: failed, late
@@ -78,15 +70,15 @@ void failure_close(net *n) {
     n->closed = 1;
 }
 
-int failure_keep(net *n) {
+void failure_keep(net *n) {
+    failure_close(n);
     n->failure = *zero_failed();
-    n->closed = n->failed = 1;
-    return n->failure.fields.code;
+    n->failed = 1;
 }
 
 static int is_silent(const net *n, int r) {
     const net_peer *p = &n->peers[r];
-    return r != n->rank && !p->late && !p->ahead;
+    return r != n->rank && !p->late_in && !p->ahead;
 }
 
 static int all_heard(const net *n) {
@@ -97,15 +89,14 @@ static int all_heard(const net *n) {
 
 // Sends LATE, and listens for the other ranks' LATE. The caller holds the lock.
 static void ask(net *n) {
-    net_note note = { .kind = NOTE_LATE, .exchange = n->exchanges };
     failure_close(n);
-    link_tell(n, &note);
+    link_tell(n, &(net_note){ .kind = NOTE_LATE, .exchange = n->exchanges });
     listen(n, hear_s, all_heard);
     n->reports = 1;  // unless another rank began to wait earlier, or is lower
     for (int r = 0; r < n->ranks; r++) {
         const net_peer *p = &n->peers[r];
-        int earlier = p->exchange < n->exchanges || (p->exchange == n->exchanges && r < n->rank);
-        if (p->late && earlier) n->reports = 0;
+        int earlier = p->late_in < n->exchanges || (p->late_in == n->exchanges && r < n->rank);
+        if (p->late_in && earlier) n->reports = 0;
     }
 }
 
@@ -113,7 +104,7 @@ int failure_ask(net *n, char *silent) {
     int any = 0;
     pthread_mutex_lock(&n->lock);
     if (!n->failed && !has_one_ended(n)) ask(n);
-    int ended = check_ended(n);
+    const int ended = failure_seen(n, (net_use){ .units = 0 });
     for (int r = 0; r < n->ranks; r++) any |= silent[r] = is_silent(n, r);
     pthread_mutex_unlock(&n->lock);
     return ended ? ended : any;
@@ -122,7 +113,6 @@ int failure_ask(net *n, char *silent) {
 int failure_heard(net *n, net_use use) {
     pthread_mutex_lock(&n->lock);
     const int rc = failure_seen(n, use);
-    if (rc) failure_close(n);
     if (rc) failure_keep(n);
     pthread_mutex_unlock(&n->lock);
     return rc;
@@ -130,12 +120,12 @@ int failure_heard(net *n, net_use use) {
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
-    const int asked = failure_ask(n, silent), ended = asked < 0;
+    const int asked = failure_ask(n, silent);
     int any = 0;
     for (int r = 0; r < n->ranks; r++) any |= missing[r] && silent[r];
     for (int r = 0; r < n->ranks && any; r++) silent[r] = silent[r] && missing[r];
     any = any || asked > 0;  // the missing ranks themselves wait, in another group, for the silent ones
-    if (!ended)
+    if (asked >= 0)
         zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
                        " waited %.3g s in %s for %s: stuck, dead, or calling the hooks in a different order",
                        n->timeout_s, net_where(use, x, where), net_list(n, any ? silent : missing, list));
@@ -178,21 +168,17 @@ static int print_wait(net *n) {
     return 1;
 }
 
-// Open MPI may block in the call that notices a dead rank, so this thread prints. It wakes every second to
+// Open MPI may block in the call that notices a dead rank, so this thread prints. It wakes regularly to
 // notice that the process is stopped: then the others have reported this rank before they ended the job.
 static void *watch(void *unused) {
     const double stopped_s = 2;
-    struct timespec until;
     double now = clock_now(), continued = -stopped_s;
-    int goes_on;
-    do {
+    while (!jobs.ending) {
         const double before = now;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-        goes_on = sem_timedwait(&jobs.ending, &until);
+        clock_nap(50e-3);
         now = clock_now();
         if (now - before > stopped_s) continued = now;
-    } while (goes_on);
+    }
     if (now - continued < stopped_s) return NULL;
     clock_nap(settle_s);
     for (int printed = 0; !printed; clock_nap(50e-3)) {
@@ -204,14 +190,13 @@ static void *watch(void *unused) {
 }
 
 static void on_continue(int signal, siginfo_t *from, void *context) {
-    if (from->si_pid == getppid()) sem_post(&jobs.ending);
+    if (from->si_pid == getppid()) jobs.ending = 1;
 }
 
 // Leaves a handler of the program's own in place. Without the thread only this message is missing.
 static void watch_launcher(void) {
     struct sigaction now, ours = { .sa_sigaction = on_continue, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigemptyset(&ours.sa_mask);
-    sem_init(&jobs.ending, 0, 0);
     if (patience_thread(watch, NULL)) return;
     if (!sigaction(SIGCONT, NULL, &now) && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)
         sigaction(SIGCONT, &ours, NULL);
@@ -226,19 +211,17 @@ static void tell_end(net *n, int status) {
     if (has_one_ended(n) || n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
     link_tell(n, &note);
-    hear(n);
 }
 
 int failure_reports(net *n, int status) {
     n->ending = 1;  // makes another thread's exchange return
     pthread_mutex_lock(&n->lock);
     failure_close(n);
-    hear(n);
-    if (n->reports < 0 && n->rank > 0 && !has_one_ended(n)) listen(n, grace_s, has_one_ended);
-    if (n->reports == 0) listen(n, reporter_s, has_one_ended);
+    const int unsure = n->reports < 0 && n->rank > 0;
+    listen(n, n->reports == 0 ? reporter_s : unsure ? grace_s : 0, has_one_ended);
     int reports = !has_one_ended(n);
     if (reports) tell_end(n, status);
-    if (reports && n->reports < 0 && n->rank > 0) listen(n, claim_s, has_lower_ended);
+    if (reports) listen(n, unsure ? claim_s : 0, has_lower_ended);
     reports = reports && !has_lower_ended(n);
     pthread_mutex_unlock(&n->lock);
     return reports;
@@ -295,15 +278,11 @@ void failure_watch(net *n) {
 
 void failure_unwatch(net *n, int clean) {
     pthread_mutex_lock(&jobs.lock);
-    for (net **at = &jobs.first; *at; at = &(*at)->next)
-        if (*at == n) {
-            *at = n->next;
-            break;
-        }
+    net **at = &jobs.first;
+    while (*at && *at != n) at = &(*at)->next;
+    if (*at) *at = n->next;
     free(n->missing);
     n->missing = NULL;
     pthread_mutex_unlock(&jobs.lock);
-    pthread_mutex_lock(&n->lock);
     if (!clean || n->failed) tell_end(n, 1);
-    pthread_mutex_unlock(&n->lock);
 }

@@ -46,8 +46,8 @@ int failure_reports(net *n, int status);
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
 // From the first exchange until the link closes. In between, exit ends the job with a message that names
-// zero_destroy: otherwise the other ranks would wait for this one, or end without a reason. clean 0: after a
-// failure; the other ranks get END.
+// zero_destroy: otherwise the other ranks would wait for this one, or end without a reason. failure_unwatch:
+// the caller holds the lock; clean 0: after a failure; the other ranks get END.
 void failure_watch(net *n);
 void failure_unwatch(net *n, int clean);
 
@@ -55,6 +55,6 @@ void failure_unwatch(net *n, int clean);
 
 int failure_seen(net *n, net_use use);  // hears the notes; returns 0, or that another rank has ended the job
 void failure_close(net *n);             // abandons the current exchange, and refuses later ones
-int failure_keep(net *n);               // stores the last failure in n->failure, and returns its code
+void failure_keep(net *n);              // also stores the last failure, which later ones return
 
 #endif

@@ -108,8 +108,7 @@ int link_hear(net *n, int *from, net_note *note) {
     const MPI_Comm comm = n->link->comm;
     MPI_Status s;
     int there = 0;
-    if (is_over()) return 0;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, NOTE, comm, &there, &s) != MPI_SUCCESS || !there) return 0;
+    if (is_over() || MPI_Iprobe(MPI_ANY_SOURCE, NOTE, comm, &there, &s) != MPI_SUCCESS || !there) return 0;
     *from = s.MPI_SOURCE;
     return MPI_Recv(note, sizeof *note, MPI_BYTE, *from, NOTE, comm, MPI_STATUS_IGNORE) == MPI_SUCCESS;
 }
@@ -170,11 +169,10 @@ static int check_level(const zero_config *config) {
     if (provided >= MPI_THREAD_SERIALIZED) return 0;
     if (provided >= MPI_THREAD_FUNNELED && is_main && !config->overlap) return 0;
     return zero_fail_setting(ZERO_ERR_COMM, config->overlap ? "overlap" : "start.mpi_comm",
-                             " needs MPI_THREAD_%s, but the program initialised MPI with level %d%s",
+                             " needs MPI_THREAD_%s, but the program initialised MPI with level %d: call "
+                             "MPI_Init_thread with it%s",
                              config->overlap ? "SERIALIZED" : "FUNNELED, or SERIALIZED in another thread",
-                             provided,
-                             config->overlap ? ": call MPI_Init_thread with it, or set overlap 0"
-                                             : ": call MPI_Init_thread with it");
+                             provided, config->overlap ? ", or set overlap 0" : "");
 }
 
 static int take_communicator(net *n, MPI_Comm given, int finalize) {
@@ -210,13 +208,11 @@ int link_open(net *n, const zero_config *config, zero_launch launched) {
 // call, the launcher would report a failure. After a failure MPI may still be sending the notes.
 void link_close(net *n, int clean) {
     struct link *s = n->link;
-    if (clean && !is_over()) {
-        MPI_Comm_free(&s->comm);
-        if (s->finalize) {
-            sem_post(&life.over);
-            comes_within(n->timeout_s, &life.ended);
-        }
+    const int calls = clean && !is_over();
+    if (calls) MPI_Comm_free(&s->comm);
+    if (calls && s->finalize) {
+        sem_post(&life.over);
+        comes_within(n->timeout_s, &life.ended);
     }
     if (clean) free(s);
-    n->link = NULL;
 }

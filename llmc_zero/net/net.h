@@ -5,8 +5,6 @@
 #include "../base/patience.h"
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
@@ -22,13 +20,14 @@ typedef struct {
     net_group of;     // the ranks that take part; ranks 0: all
 } net_use;
 
-enum { NET_NAME = 64 };
-typedef struct {
-    char host[NET_NAME];  // name of the rank's machine
+enum { NET_NAME = 64, NET_SENTENCE = 640 };
+typedef struct {          // what this rank knows about another one, or itself
+    char host[NET_NAME];  // name of its machine
     uint64_t node;        // identifies the machine
-} net_place;
+    uint32_t late_in;     // the exchange of its LATE; 0: it has sent none
+    int ahead;            // it has sent a message of a later exchange, so it does not hang
+} net_peer;
 
-enum { NET_SENTENCE = 640 };  // size of an error message that ranks exchange
 // Notes that ranks send each other outside the exchanges: see net/failure.h.
 typedef enum { NOTE_LATE, NOTE_END, NOTES } note_kind;
 typedef struct {
@@ -38,30 +37,22 @@ typedef struct {
     char words[NET_SENTENCE];  // END: the error message of rank `root`
 } net_note;
 
-typedef struct {  // what this rank knows about another one
-    int late;     // it sent LATE, with:
-    uint32_t exchange;
-    int ahead;  // it has sent a message of a later exchange, so it does not hang
-} net_peer;
-
 typedef struct {
     net_use use;
     exchange_kind x;
     double since;  // clock_now; 0: no wait, or a short one
 } net_wait;
 
-typedef struct net net;
-struct net {
+typedef struct net {
     int rank, ranks, node_rank, ranks_on_node;
     int hosts;           // nodes, if each has as many ranks, which are consecutive; otherwise 0
     const char *name;    // "mpi", or "self"
-    net_place *who;      // (ranks)
+    net_peer *peers;     // (ranks)
     double timeout_s;    // of a wait for the other ranks
     struct link *link;   // to the other ranks (below); NULL: one rank, started alone, or not connected
     uint32_t exchanges;  // number of exchanges begun
     // failures (net/failure.c)
     pthread_mutex_t lock;      // held by the thread that communicates
-    net_peer *peers;           // (ranks)
     atomic_int ending;         // 1: this rank ends the job, so another thread's exchange returns
     int closed, failed, told;  // 1: no more exchanges; `failure` is set; END was sent
     failure_record failure;    // this rank's; every later exchange returns it
@@ -69,8 +60,8 @@ struct net {
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
     net_wait wait;             // this rank's current one
     char *missing;             // (ranks) for which it waits; NULL: not kept
-    net *next;                 // failure_watch's list
-};
+    struct net *next;          // failure_watch's list
+} net;
 
 // -------- start and end
 
@@ -94,9 +85,24 @@ const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  /
 // Fails: this rank and another one are in different collectives. units: " (units 1 and 2)", or empty.
 int net_fail_unlike(const net *n, int other, const char *units);
 
-// -------- for net/: the link to the other ranks, messages over MPI. mpi.c implements it and is the only file
-// that includes mpi.h. Everything but link_open is called with the net's lock held. Unless a comment states
-// otherwise, functions return 0 or an error.
+// -------- exchanges (net/exchange.c): each rank sends to the others and receives from them. If one fails,
+// all fail. All are collective: call them from one thread at a time. After a failure every later one returns
+// the same error.
+
+// SCATTER and GATHER: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r].
+// ROOT: only from root to the others. BARRIER: no bytes. Rank r takes no part if send[r] is NULL.
+int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                 size_t bytes);
+int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks, bytes): from each rank
+int net_least(net *n, int value);  // returns the smallest of the ranks' values (>= 0); negative: an error
+int net_broadcast(net *n, int root, void *data, size_t bytes);
+// If any rank has failed, all fail with the failure of the lowest such rank, and the message names it unless
+// all have failed. All ranks return together, because a rank that ended before the others knew of the failure
+// would look like the cause.
+int net_agree(net *n, int rc);
+
+// -------- for net/: the link to the other ranks, messages over MPI (net/mpi.c). Everything but link_open is
+// called with the net's lock held. Unless a comment states otherwise, functions return 0 or an error.
 
 // (collective) Starts MPI, or takes it over if the program has started it, and sets n's link, rank and ranks.
 // launched: what the launcher started, for the message about a start that takes too long.
@@ -105,8 +111,7 @@ int link_open(net *n, const zero_config *config, zero_launch launched);
 // the caller's memory afterwards.
 void link_close(net *n, int clean);
 
-// Begins an exchange: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r];
-// ROOT: only from root to the others. Rank r takes no part if send[r] is NULL. The caller then polls.
+// Begins an exchange, as net_exchange. The caller then polls.
 int link_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
 int link_poll(net *n, int *done);          // sets *done to 1 when the exchange has ended; does not wait
 void link_pending(net *n, char *missing);  // sets missing[r] if the exchange still waits for rank r
