@@ -246,7 +246,7 @@ static void test_model_file(void **state) {
     must(gpt2_file_write(path, &m.config, GPT2_BF16, third, NULL));
     must(read_file(path, is_third, NULL));
     assert_error(read_file(path, full, &pieces), "full");
-    assert_int_equal(count_entries(folder), 1);
+    assert_int_equal(files_in(folder), 1);
 }
 
 // Files are unbuffered, because exit() would flush a buffer that another thread may be writing to.
@@ -270,7 +270,7 @@ static void test_failing_model_write(void **state) {
     limit_files(0);
     assert_error(result, "File too large");
     assert_int_equal(size_of(path), 3);
-    assert_int_equal(count_entries(folder), 1);
+    assert_int_equal(files_in(folder), 1);
     assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m),
                  "cannot create");
 }
@@ -287,7 +287,7 @@ static void write_shard(const char *name, uint32_t first, uint32_t n) {
 }
 
 static void write_three_shards(void) {
-    remove_entries(folder);
+    empty_folder(NULL);
     write_shard("s_02.shard", 101, 72);  // 7 rows of 10, at 101 111 ... 161, and one unused token
     write_shard("s_01.shard", 0, 101);   // 10 rows, at 0 10 ... 90
     // 5 rows, at 200 210 ... 240: the last token of a sixth would have no target
@@ -523,7 +523,7 @@ static void test_text_files(void **state) {
     assert_error(rc, "some.txt: cannot write: File too large");
     text = text_file_read(path);
     assert_string_equal(text, "kept\n");
-    assert_int_equal(count_entries(folder), 1);
+    assert_int_equal(files_in(folder), 1);
     assert_error(text_file_write(in_folder("nowhere/some.txt"), "x"), "No such file");
     assert_error(text_file_read(folder) ? 0 : -1, "not a regular file");
     FILE *f = fopen(path, "w");

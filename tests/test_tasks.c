@@ -1,7 +1,7 @@
 // Tests tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with
 // streams.
-#include <dirent.h>
 #include <time.h>
+#include "files.h"
 #include "unit.h"
 #include "../llmc_zero/base/error.h"
 #include "../llmc_zero/base/tasks.h"
@@ -143,14 +143,7 @@ static void too_many_needs(void **state) {
     tasks_close(&t);
 }
 
-static int threads_now(void) {
-    DIR *d = opendir("/proc/self/task");
-    assert_non_null(d);
-    int n = -2;  // . and ..
-    while (readdir(d)) n++;
-    closedir(d);
-    return n;
-}
+static int threads_now(void) { return files_in("/proc/self/task"); }
 
 static void threads_only_for_lanes_with_tasks(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
