@@ -188,8 +188,7 @@ static void check_loaded(int stage) {
     MUST(zero_load(t.z, in_folder("saved"), NULL));
     steps(&t, 2, 2);
     zero_destroy(t.z);
-    if (!checks.rank) MUST(zero_checkpoint_remove(in_folder("saved")));
-    MPI_Barrier(MPI_COMM_WORLD);
+    remove_checkpoint(in_folder("saved"));
 }
 
 // -------- batches, and the number of steps
@@ -290,7 +289,7 @@ static void check_all(const char *asked) {
         check_notes(stage);
     }
     check_variable();
-    if (!checks.rank) CHECK(!rmdir(folder));
+    check_remove_folder(folder);
 }
 
 int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_check", check_all); }

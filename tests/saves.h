@@ -90,13 +90,4 @@ static inline void remove_checkpoint(const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Prints the program's result. The test fails if anything is left in the folder.
-static inline int saves_end(const char *program) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(folder));
-    int failed = checks_end(program);
-    MPI_Finalize();
-    return failed;
-}
-
 #endif
