@@ -5,8 +5,8 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/zero.h"
 
 // Each setting is one test. It fails if one of its checks fails on any rank.
@@ -49,8 +49,7 @@ static inline void check_must(int rc, const char *expression, const char *file, 
 static inline void checks_meet(void) {
     MPI_Request all;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);
-    for (int done = 0; !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE))
-        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    for (int done = 0; !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE)) clock_nap(1e-3);
 }
 
 // (collective) Returns the largest of the ranks' values.

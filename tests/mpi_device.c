@@ -25,18 +25,10 @@ static zero_config simple(int stage, int format) {
     return c;
 }
 
-static int create(toy *t, const zero_config *c) {
-    TOY_TRY(toy_create(t, c, NULL));
-    if (c->device == ZERO_CPU) return 0;
-    t->on = &toy_cuda;
-    t->device_activation = zero_alloc(t->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    return t->device_activation ? 0 : ZERO_ERR_MEMORY;
-}
-
 // Trains three steps. full: the digest of all states.
 static void train(const zero_config *c, char full[17]) {
     toy t;
-    MUST(create(&t, c));
+    MUST(toy_create_on_device(&t, c));
     for (int step = 1; step <= 3; step++) MUST(toy_step(&t, c->micro_batches, step, NULL));
     MUST(zero_hash(t.z, 1, full));
     zero_destroy(t.z);
@@ -66,11 +58,9 @@ static void check_one_fails(void) {
             CHECK_SETTING("%s on the last rank, shared %d", calls[i], shared);
             if (checks.ranks == 1 && !strncmp(calls[i], "cudaHostRegister", 16)) continue;
             c.comm.shared_window = shared;
-            if (checks.rank == checks.ranks - 1) setenv("CUDA_STAND_IN_FAIL", calls[i], 1);
-            cuda_stand_in_settings();
+            if (checks.rank == checks.ranks - 1) cuda_stand_in_set("CUDA_STAND_IN_FAIL", calls[i]);
             int rc = zero_create(&z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
-            unsetenv("CUDA_STAND_IN_FAIL");
-            cuda_stand_in_settings();
+            cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
             CHECK(rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
             snprintf(own, sizeof own, "%d: %s", rc, zero_last_error());
             memcpy(last, own, sizeof last);
@@ -86,7 +76,7 @@ static void check_one_fails(void) {
 // With several devices, each rank uses the device of its own number, or all use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
-    setenv("CUDA_STAND_IN_DEVICES", "2", 1);
+    use_devices(2);
     set_manner(manners[0]);
 #endif
     int devices = zero_cuda_devices();
@@ -97,7 +87,7 @@ static void check_devices(void) {
             toy t;
             CHECK_SETTING("device %d of %d, stage %d", number, devices, stage);
             c.cuda_device = number;
-            MUST(create(&t, &c));
+            MUST(toy_create_on_device(&t, &c));
             MUST(toy_step(&t, 1, 1, NULL));
             zero_job_info(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
@@ -144,7 +134,7 @@ static zero *create_lazy(toy *t, int gradients) {
     if (gradients) c.offload.optimizer = c.offload.gradients = ZERO_HOST;
     if (gradients) c.offload.optimizer_ratio = 0;
     set_manner("lazy");
-    MUST(create(t, &c));
+    MUST(toy_create_on_device(t, &c));
     MUST(wait_for_device(t->z, COMPUTE));
     return t->z;
 }

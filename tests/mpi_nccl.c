@@ -32,9 +32,6 @@ static zero_config config;  // without overlap, all device streams are the same 
 
 #ifdef CUDA_STAND_IN
 static void counts(long *waits, long *allocations) { cuda_stand_in_counts(NULL, waits, allocations); }
-static void on_rank(int rank, const char *name, const char *value) {
-    if (checks.rank == rank || rank < 0) setenv(name, value, 1);
-}
 #else
 static void counts(long *waits, long *allocations) { *waits = *allocations = 0; }
 #endif
@@ -580,16 +577,14 @@ static void check_different(void) {
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
                         const char *part) {
     CHECK_SETTING("start: %s", what);
-    on_rank(victim, name, value);
+    if (checks.rank == victim || victim < 0) cuda_stand_in_set(name, value);
     begin(cuda_device, 10.0);
-    cuda_stand_in_settings();
     int rc = comm_check_nccl(&c, &config);
     const int right = part ? rc < 0 && strstr(zero_last_error(), part) : rc == 0;
     CHECK(right);
     if (!right) fprintf(stderr, "  %s\n", zero_last_error());
     if (!rc) MUST(comm_open_nccl(&c, &config, &m));
-    unsetenv(name);
-    cuda_stand_in_settings();
+    cuda_stand_in_set(name, NULL);
     end();
 }
 

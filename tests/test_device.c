@@ -63,20 +63,12 @@ int main(void) {
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
 
-static void set(const char *name, const char *value) {
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-    cuda_stand_in_settings();
-}
-
 static int begin_lazy(void **state) {
-    set("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     return 0;
 }
 static int end_lazy(void **state) {
-    set("CUDA_STAND_IN", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN", NULL);
     return end(state);
 }
 #define TEST_LAZY(f) cmocka_unit_test_setup_teardown(f, begin_lazy, end_lazy)
@@ -378,19 +370,12 @@ static void test_many_ranks(void **state) {
 
 // -------- the device
 
-static int create(const zero_config *c) {
-    TOY_TRY(toy_create(&t, c, NULL));
-    t.on = &toy_cuda;
-    t.device_activation = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    return t.device_activation ? 0 : ZERO_ERR_MEMORY;
-}
-
 static void test_device_number(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     zero_job e;
     int devices = zero_cuda_devices();
     assert_true(devices >= 1);
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     zero_job_info(t.z, &e);
     assert_int_equal(e.cuda_device, 0);  // the first rank on a node uses the first device
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
@@ -410,7 +395,7 @@ static void test_memory(void **state) {
     int found = 0;
     CUDA_WORKS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     c.cuda_stream = stream;
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     float *x = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
@@ -484,7 +469,7 @@ static void test_out_of_memory(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads each kernel at its first launch, which allocates memory
     size_t left = device_memory_left();
     assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
@@ -514,7 +499,7 @@ static Counts counts(void) {
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
-    WORKS(create(c));
+    WORKS(toy_create_on_device(&t, c));
     for (int step = 1; step <= 2; step++) WORKS(toy_step(&t, c->micro_batches, step, NULL));
     const Counts start = counts();
     WORKS(toy_passes(&t, c->micro_batches));
@@ -550,7 +535,7 @@ static void test_launches_of_clearing(void **state) {
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
         end(NULL);
-        WORKS(create(&c));
+        WORKS(toy_create_on_device(&t, &c));
         WORKS(zero_begin_train(t.z, 0, 1));
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = counts().launches;
@@ -563,25 +548,25 @@ static void test_launches_of_clearing(void **state) {
 
 static void test_no_usable_device(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
-    set("CUDA_STAND_IN_DEVICES", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", "0");
     refused(&c, ZERO_ERR_DEVICE, "there is no CUDA device");
     assert_int_equal(zero_cuda_devices(), 0);
-    set("CUDA_STAND_IN_DEVICES", "2");
-    set("CUDA_STAND_IN_FIRST", "75");
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", "2");
+    cuda_stand_in_set("CUDA_STAND_IN_FIRST", "75");
     refused(&c, ZERO_ERR_DEVICE, "device 0 (CUDA stand-in) has compute capability 7.5, but 8.0 or newer");
     assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
-    set("CUDA_STAND_IN_FIRST", NULL);
-    set("CUDA_STAND_IN_DEVICES", NULL);
-    set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FIRST", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
     refused(&c, ZERO_ERR_DEVICE, "NVIDIA driver");
-    set("CUDA_STAND_IN_FAIL", NULL);
-    WORKS(create(&c));
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
+    WORKS(toy_create_on_device(&t, &c));
 }
 
 static int whole_run(const zero_config *c, const char *path) {
     char hex[17];
     float x;
-    TOY_TRY(create(c));
+    TOY_TRY(toy_create_on_device(&t, c));
     for (int step = 1; step <= 2; step++) TOY_TRY(toy_step(&t, c->micro_batches, step, NULL));
     TOY_TRY(toy_eval(&t));
     TOY_TRY(zero_hash(t.z, 1, hex));
@@ -597,9 +582,9 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
         char fail[64];
         snprintf(fail, sizeof fail, "%s:%d", call, k);
-        set("CUDA_STAND_IN_FAIL", fail);
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
-        set("CUDA_STAND_IN_FAIL", NULL);
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
         if (rc < 0) {  // the toy's own errors are positive
             const char *why = zero_last_error();
             if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, why);

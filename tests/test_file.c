@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-#include <time.h>
 #include "unit.h"
 #include "../llmc_zero/tiers/file.h"
 #include "faults.h"
@@ -325,7 +324,7 @@ static void a_disk_that_hangs(void **state) {
         error_has("write at offset ");
         error_has("0.2 s");
         fault_waits = 0;
-        while (!file_done(e, &t)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        while (!file_done(e, &t)) clock_nap(1e-3);
         assert_int_equal(file_start(e, &t), ZERO_ERR_IO);
         assert_int_equal(file_close(e), 0);
         free(data);

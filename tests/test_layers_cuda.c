@@ -219,11 +219,6 @@ static void asynchronous(void **state) {
     release();
 }
 
-static void set(const char *name, const char *value) {
-    setenv(name, value, 1);
-    cuda_stand_in_settings();
-}
-
 // Returns how many kernels and matmuls matmul_backward queues with pre and both bias gradients. fastest: with
 // tuning, the stand-in's fastest algorithm; NULL: without tuning. fused: whether the matmuls compute the bias
 // gradients.
@@ -231,7 +226,7 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, const char *fastest, i
     enum { BT = 24, C = 64, OC = C / 4 };  // as in fcproj, so that it is planned and tuned
     long before, after;
     dtype = dt;
-    set("CUDA_STAND_IN_FASTEST", fastest ? fastest : "");
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", fastest ? fastest : "");
     must(layers_cuda_options(0, gelu, "cublaslt"));
     must(layers_cuda_tune("tuned.txt", fastest ? "" : NULL, 1));
     plan(BT, 1, OC, 1, 8, 1);
@@ -282,21 +277,21 @@ static void refused_algorithms(void **state) {
     must(layers_cuda_options(0, 2, "cublaslt"));
     plan_small();
     matmul_bits(first);
-    set("CUDA_STAND_IN_REFUSED", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "1");
     plan_small();
-    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has chosen already
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has chosen already
     matmul_bits(second);
     assert_memory_not_equal(first, second, sizeof first);
     matmul(7, 8, 16);
-    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     plan_small();
-    set("CUDA_STAND_IN_FAIL", "");
-    set("CUDA_STAND_IN_REFUSED", "8");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "8");
     assert_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes), "no algorithm");
-    set("CUDA_STAND_IN_REFUSED", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");
     plan_small();
     // an algorithm that has run once must not be replaced, since the bits would change silently
-    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     void *x = floats(BITS)->mem[0];
     assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
 }
@@ -309,15 +304,15 @@ static void failed_kernels(void **state) {
     char host[4];
     plan_small();
     void *x = floats(BITS)->mem[0];
-    set("CUDA_STAND_IN_FAIL", "kernel:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "kernel:1");
     LAYER(gelu_forward(GPT2_F32, x, x, 4));
     LAYER(matmul_forward(GPT2_F32, x, x, x, x, 3, TC, 8));
     assert_error(layers->download(host, x, sizeof host), failed);
-    set("CUDA_STAND_IN", "eager");
+    cuda_stand_in_set("CUDA_STAND_IN", "eager");
     LAYER(gelu_forward(GPT2_F32, x, x, 4));
     assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), failed);
     assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, 5, TC, 8), failed);  // not planned
-    set("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     assert_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes),
                  "a matmul that was tried: illegal memory access");
 }
@@ -332,7 +327,7 @@ static void plan_tuned(const char *text, int may_time) {
 // Plans with the tuning file `text`, and returns the file's new text. fastest: the algorithm that the
 // stand-in makes the fastest.
 static char *tuned(const char *text, const char *fastest) {
-    set("CUDA_STAND_IN_FASTEST", fastest);
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", fastest);
     plan_tuned(text, 1);
     char *after = layers_cuda_tuned();
     assert_non_null(after);
@@ -423,7 +418,7 @@ static void tuning(void **state) {
     assert_true(ms >= 10 && ms < 20);
     matmul_bits(bits);
     assert_memory_not_equal(bits, untuned, sizeof bits);
-    set("CUDA_STAND_IN_FASTEST", "4");
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", "4");
     check_kept(text, bits);
 
     // epilogues slower than separate kernels ("apart")
@@ -441,17 +436,17 @@ static void tuning(void **state) {
     assert_int_equal(count(whole, " epilogue 512 = "), split);
 
     // an algorithm in the file that passes the library's check but does not run
-    set("CUDA_STAND_IN_REFUSED", "4");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "4");
     expect_tune_error(text, 0,
                       "line 2: cuBLASLt rejects this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
     // a candidate that the library refuses must not win
-    set("CUDA_STAND_IN_REFUSED", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "1");
     char *others = tuned("", "0");
-    set("CUDA_STAND_IN_REFUSED", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
     // another version of the library needs its own lines, which are added or reported missing
-    set("CUDA_STAND_IN_CUBLASLT", "130200");
+    cuda_stand_in_set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
     assert_true(strncmp(both, text, strlen(text)) == 0 && count(both, " cuBLASLt 130200 ") == lines);
@@ -484,7 +479,7 @@ static void split_sums(void **state) {
     static float whole[BITS], split[BITS];
     plan_small();
     matmul_bits(whole);
-    set("CUDA_STAND_IN_SPLIT", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_SPLIT", "1");
     matmul_bits(split);
     assert_memory_not_equal(whole, split, sizeof whole);
     on_all(1, matmul_cases);
@@ -494,7 +489,7 @@ static void split_sums(void **state) {
 // The heuristic's first algorithms refuse attention's matrices if a head's size is not a multiple of 16
 // bytes.
 static void misaligned_heads(void **state) {
-    set("CUDA_STAND_IN_ALIGNED", "3");
+    cuda_stand_in_set("CUDA_STAND_IN_ALIGNED", "3");
     on_all(1, attention_cases);
 }
 #endif
