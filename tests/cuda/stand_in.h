@@ -72,6 +72,8 @@ static inline void cuda_stand_in_set(const char *name, const char *value) {
 
 // For the stand-in's other files. --------------------------------------------
 
+// Returns the number that a variable has, or `usual` if it is not set.
+long cuda_stand_in_number(const char *name, long usual);
 // Returns true if CUDA_STAND_IN_FAIL names this call.
 bool cuda_stand_in_fails(const char *call);
 // Returns true if [p, p + size) is in one allocation of device memory, or in pinned host memory, which
