@@ -5,7 +5,8 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/zero.h"
 
 // Each setting is one test. It fails if one of its checks fails on any rank.
@@ -13,6 +14,8 @@ static struct {
     int rank, ranks, settings, failed, failed_here;
     long checks, printed;
     char setting[160];
+    const char *skipped;     // why the program has no checks, or NULL
+    char *const *arguments;  // of the program
 } checks;
 
 enum { CHECK_PRINTED = 20 };  // failures printed per rank; the rest are only counted
@@ -42,17 +45,11 @@ static inline void check_must(int rc, const char *expression, const char *file, 
     (checks.settings++, checks.failed_here = 0, \
      (void)snprintf(checks.setting, sizeof checks.setting, __VA_ARGS__))
 
-static inline void checks_begin(void) {
-    MPI_Comm_rank(MPI_COMM_WORLD, &checks.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &checks.ranks);
-}
-
 // (collective) Waits for all ranks. Unlike MPI_Barrier it leaves the core to ranks that wait out a limit.
 static inline void checks_meet(void) {
     MPI_Request all;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);
-    for (int done = 0; !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE))
-        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    for (int done = 0; !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE)) clock_nap(1e-3);
 }
 
 // (collective) Returns the largest of the ranks' values.
@@ -70,9 +67,19 @@ static inline void check_make_folder(char *folder, int room, const char *parent)
     MPI_Bcast(folder, room, MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
+// (collective) The test fails if anything is left in the folder.
+static inline void check_remove_folder(const char *folder) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) CHECK(!rmdir(folder));
+}
+
 // (collective) Rank 0 prints the result. Returns the exit status.
 static inline int checks_end(const char *program) {
     int failed = check_any(checks.failed);
+    if (checks.skipped) {
+        if (!checks.rank) printf("skip %s: %s\n0 passed, 0 failed, 1 skipped\n", program, checks.skipped);
+        return 0;
+    }
     if (!checks.rank)
         printf("%s np=%d: %ld checks per rank; settings: %d passed, %d failed\n", program, checks.ranks,
                checks.checks, checks.settings - failed, failed);
@@ -83,7 +90,9 @@ static inline int checks_end(const char *program) {
 static inline int checks_main(int argc, char **argv, const char *program, void (*body)(const char *asked)) {
     int provided;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
-    checks_begin();
+    MPI_Comm_rank(MPI_COMM_WORLD, &checks.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &checks.ranks);
+    checks.arguments = argv;
     body(argc > 1 ? argv[1] : "");
     int status = checks_end(program);
     MPI_Finalize();

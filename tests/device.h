@@ -20,19 +20,15 @@
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
 static const char *const manners[] = { "eager", "lazy", "rival", "lag" };
-static inline void set_stand_in(const char *name, const char *value) {
-    setenv(name, value, 1);
-    cuda_stand_in_settings();
-}
-static inline void set_manner(const char *manner) { set_stand_in("CUDA_STAND_IN", manner); }
+static inline void set_manner(const char *manner) { cuda_stand_in_set("CUDA_STAND_IN", manner); }
 static inline int use_devices(int n) {
     char number[16];
     snprintf(number, sizeof number, "%d", n);
-    set_stand_in("CUDA_STAND_IN_DEVICES", number);
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", number);
     return 1;
 }
 // With protection, host access to device memory ends the program. Tests run twice as fast without it.
-static inline void protect_device(int on) { set_stand_in("CUDA_STAND_IN_PROTECT", on ? "1" : "0"); }
+static inline void protect_device(int on) { cuda_stand_in_set("CUDA_STAND_IN_PROTECT", on ? "1" : "0"); }
 #else
 static const char *const manners[] = { "GPU" };
 static inline void set_manner(const char *manner) {}

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/tiers/file_folder.h"
 
 // The fault to inject. Change it only while no thread uses the disk.
@@ -20,9 +20,8 @@ static atomic_int fault_waits;      // 1: these operations wait until this is 0,
 
 static inline void fault_nap(double seconds) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    const time_t whole = (time_t)seconds;
     pthread_mutex_lock(&lock);
-    nanosleep(&(struct timespec){ whole, (long)((seconds - (double)whole) * 1e9) }, NULL);
+    clock_nap(seconds);
     pthread_mutex_unlock(&lock);
 }
 
@@ -30,7 +29,7 @@ static inline long fault_outcome(file_operation what, size_t bytes) {
     if (what == FILE_IN_MEMORY) return 0;
     if (what != fault.what) return (long)bytes;
     const int64_t n = ++fault_seen;
-    for (int ms = 0; fault_waits && ms < 120000; ms++) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    for (int ms = 0; fault_waits && ms < 120000; ms++) clock_nap(1e-3);
     if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
     if (fault.each_s > 0) fault_nap(fault.each_s);
     if (fault.each_s > 0) return (long)bytes;

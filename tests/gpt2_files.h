@@ -1,36 +1,18 @@
 // Shared by the tests of gpt2/: a temporary folder for files, and models with computed values.
 #ifndef TESTS_GPT2_FILES_H
 #define TESTS_GPT2_FILES_H
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
-#include "../gpt2/gpt2_error.h"
+#include "files.h"
+#include "unit.h"
 #include "../gpt2/model.h"
 #include "../gpt2/text_file.h"
 #include "../gpt2/tokenizer.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-
-static void must(int rc) {
-    if (rc) fail_msg("%s", gpt2_last_error());
-}
-
-static void assert_error(int result, const char *part) {
-    assert_int_equal(result, -1);
-    if (!strstr(gpt2_last_error(), part))
-        fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
-}
 
 // -------- the folder
 
@@ -44,33 +26,9 @@ static const char *in_folder(const char *name) {  // valid until the fourth call
     return paths[turn];
 }
 
-static int count_entries(const char *path) {
-    int n = -2;
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n;
-}
-
-static void remove_entries(const char *path) {
-    char entry[600];
-    DIR *d = opendir(path);
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        snprintf(entry, sizeof entry, "%s/%s", path, e->d_name);
-        if (e->d_name[0] == '.') continue;
-        if (remove(entry)) remove_entries(entry);
-        remove(entry);
-    }
-    if (d) closedir(d);
-}
-
 static int make_folder(void **state) { return mkdtemp(folder) ? 0 : -1; }
 
-static int empty_folder(void **state) {
-    remove_entries(folder);
-    return 0;
-}
+static int empty_folder(void **state) { return remove_tree(folder) || mkdir(folder, 0700); }
 
 static int remove_folder(void **state) { return rmdir(folder); }
 

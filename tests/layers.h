@@ -5,16 +5,8 @@
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 #include <omp.h>
-#include "../gpt2/gpt2_error.h"
+#include "unit.h"
 #include "../gpt2/layers.h"
 #include "../llmc_zero/device/numbers.h"
 
@@ -35,15 +27,6 @@ static void device_fill(void *to, int byte, size_t bytes);
 static void device_reset(void);
 // Plans for layers without matmuls, with rows of C elements or of Vp logits.
 static void plan_rows(int rows, int C, int Vp);
-
-static void ok(int rc) {
-    if (rc) fail_msg("%s", gpt2_last_error());
-}
-
-static void expect_error(int rc, const char *part) {
-    assert_int_equal(rc, -1);
-    if (!strstr(gpt2_last_error(), part)) fail_msg("\"%s\" does not contain \"%s\"", gpt2_last_error(), part);
-}
 
 static int on_cpu(void) { return layers == &layers_cpu; }
 
@@ -87,12 +70,6 @@ static void put(gpt2_dtype dt, void *p, size_t i, double x) {
         ((uint16_t *)p)[i] = dt == GPT2_BF16 ? bf16_round((float)x) : fp16_round((float)x);
 }
 
-static uint32_t random_state = 1;
-static double uniform(void) {  // in [-1, 1)
-    random_state = random_state * 1664525u + 1013904223u;
-    return (double)(random_state >> 8) / (1 << 23) - 1.0;
-}
-
 // Rounds t->x to t's dtype and copies it to the device.
 static void upload(Tensor *t) {
     void *bits = malloc(t->n * 4);
@@ -129,7 +106,7 @@ static void *download(const Tensor *t, int run) {
     size_t bytes = t->n * gpt2_dtype_size(t->dt);
     void *host = malloc(bytes);
     assert_non_null(host);
-    ok(layers->download(host, t->mem[run], bytes));
+    must(layers->download(host, t->mem[run], bytes));
     return host;
 }
 
@@ -181,7 +158,7 @@ static int begin(int run) {
 }
 #define EACH_RUN for (int run = begin(0); run < RUNS; run = begin(run + 1))
 #define AT(t) ((t)->mem[run])
-#define LAYER(call) ok(layers->call)
+#define LAYER(call) must(layers->call)
 
 static void use_scratch(size_t bytes) {
     if (scratch) device_free(scratch, scratch_bytes);

@@ -125,10 +125,7 @@ static void check_failure(void) {
     zero_destroy(t.z);
 }
 
-int main(int argc, char **argv) {
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
-    checks_begin();
+static void check_all(const char *asked) {
     check_make_folder(folder, sizeof folder, "build");
     path = in_folder("checkpoint");
     set_fault(FILE_WRITE, 0, 0, 0);
@@ -136,5 +133,7 @@ int main(int argc, char **argv) {
     check_ends();
     check_failure();
     remove_checkpoint(path);
-    return saves_end("mpi_async");
+    check_remove_folder(folder);
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_async", check_all); }

@@ -188,8 +188,7 @@ static void check_loaded(int stage) {
     MUST(zero_load(t.z, in_folder("saved"), NULL));
     steps(&t, 2, 2);
     zero_destroy(t.z);
-    if (!checks.rank) MUST(zero_checkpoint_remove(in_folder("saved")));
-    MPI_Barrier(MPI_COMM_WORLD);
+    remove_checkpoint(in_folder("saved"));
 }
 
 // -------- batches, and the number of steps
@@ -245,35 +244,6 @@ static void check_notes(int stage) {
     check_note(stage, 0, 1, LNW, checks.ranks, NULL);
 }
 
-// ZERO_CHECK has an effect only if the setting is -1, and then on every step. Only 0 and 1 are accepted.
-static void check_variable(void) {
-    static const struct {
-        int steps, checks;
-        const char *variable;
-    } rows[] = { { -1, 1, "1" }, { -1, 0, "0" }, { -1, 0, NULL }, { -1, 0, "" }, { 0, 0, "1" } };
-    static const char *const odd[] = { "yes", "-1", "10", " 1" };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const zero_config c = config_of(3, 1, 0, rows[i].steps);
-        CHECK_SETTING("check_steps %d, ZERO_CHECK %s", rows[i].steps, rows[i].variable);
-        unsetenv("ZERO_CHECK");
-        if (rows[i].variable) setenv("ZERO_CHECK", rows[i].variable, 1);
-        MUST(toy_create(&t, &c, NULL));
-        steps(&t, 1, 5);
-        MUST(zero_begin_train(t.z, 0, 1));
-        MUST(zero_pre_forward(t.z, 0));
-        ((float *)zero_param(t.z, LNFW, 0))[0] = 7;
-        CHECK(zero_post_forward(t.z, 0) == (rows[i].checks ? ZERO_ERR_MISUSE : 0));
-        zero_destroy(t.z);
-    }
-    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
-        const zero_config c = config_of(3, 1, 0, -1);
-        CHECK_SETTING("ZERO_CHECK=%s", odd[i]);
-        setenv("ZERO_CHECK", odd[i], 1);
-        CHECK(toy_create(&t, &c, NULL) == ZERO_ERR_ARGUMENT && strstr(zero_last_error(), "0 or 1"));
-    }
-    unsetenv("ZERO_CHECK");
-}
-
 static void check_all(const char *asked) {
     gethostname(host, sizeof host);
     check_make_folder(folder, sizeof folder, "/tmp");
@@ -289,8 +259,7 @@ static void check_all(const char *asked) {
         check_batches(stage);
         check_notes(stage);
     }
-    check_variable();
-    if (!checks.rank) CHECK(!rmdir(folder));
+    check_remove_folder(folder);
 }
 
 int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_check", check_all); }

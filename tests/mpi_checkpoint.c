@@ -471,22 +471,18 @@ static void load_all(int all) {
     if (!checks.rank) printf("%d loaded\n", loaded);
 }
 
-int main(int argc, char **argv) {
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
-    checks_begin();
-    if (argc < 3) {
-        check_make_folder(folder, sizeof folder, "build");
-        check_update_states();
-        check_dtypes();
-        check_save_again();
-        check_finite();
-        return saves_end("mpi_checkpoint");
+static void check_all(const char *asked) {
+    if (*asked) {
+        snprintf(folder, sizeof folder, "%s", checks.arguments[2]);
+        (strcmp(asked, "load") ? save_all : load_all)(checks.arguments[3] != NULL);
+        return;
     }
-    snprintf(folder, sizeof folder, "%s", argv[2]);
-    const int loads = !strcmp(argv[1], "load");
-    (loads ? load_all : save_all)(argc == 4);
-    int failed = checks_end("mpi_checkpoint");
-    MPI_Finalize();
-    return failed;
+    check_make_folder(folder, sizeof folder, "build");
+    check_update_states();
+    check_dtypes();
+    check_save_again();
+    check_finite();
+    check_remove_folder(folder);
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_checkpoint", check_all); }

@@ -1,6 +1,6 @@
 // Tests what only a plugin on CUDA devices does, apart from bits, memory and traffic (mpi_bits.c): mpirun -np
 // N mpi_device, for any N. A rank fails while it starts, each rank finds its device, NCCL sums in its own
-// order, copies in both directions of the bus are independent, and every call of the CUDA runtime may fail.
+// order, and copies in both directions of the bus are independent.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,10 +18,6 @@ int main(void) {
 #include "device.h"
 #include "../llmc_zero/internal.h"
 
-#ifdef CUDA_STAND_IN
-static char folder[64];
-#endif
-
 static zero_config simple(int stage, int format) {
     zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, 1);
     c.comm.nccl = 0;
@@ -29,18 +25,10 @@ static zero_config simple(int stage, int format) {
     return c;
 }
 
-static int create(toy *t, const zero_config *c) {
-    TOY_TRY(toy_create(t, c, NULL));
-    if (c->device == ZERO_CPU) return 0;
-    t->on = &toy_cuda;
-    t->device_activation = zero_alloc(t->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    return t->device_activation ? 0 : ZERO_ERR_MEMORY;
-}
-
 // Trains three steps. full: the digest of all states.
 static void train(const zero_config *c, char full[17]) {
     toy t;
-    MUST(create(&t, c));
+    MUST(toy_create_on_device(&t, c));
     for (int step = 1; step <= 3; step++) MUST(toy_step(&t, c->micro_batches, step, NULL));
     MUST(zero_hash(t.z, 1, full));
     zero_destroy(t.z);
@@ -70,11 +58,9 @@ static void check_one_fails(void) {
             CHECK_SETTING("%s on the last rank, shared %d", calls[i], shared);
             if (checks.ranks == 1 && !strncmp(calls[i], "cudaHostRegister", 16)) continue;
             c.comm.shared_window = shared;
-            if (checks.rank == checks.ranks - 1) setenv("CUDA_STAND_IN_FAIL", calls[i], 1);
-            cuda_stand_in_settings();
+            if (checks.rank == checks.ranks - 1) cuda_stand_in_set("CUDA_STAND_IN_FAIL", calls[i]);
             int rc = zero_create(&z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
-            unsetenv("CUDA_STAND_IN_FAIL");
-            cuda_stand_in_settings();
+            cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
             CHECK(rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
             snprintf(own, sizeof own, "%d: %s", rc, zero_last_error());
             memcpy(last, own, sizeof last);
@@ -90,7 +76,7 @@ static void check_one_fails(void) {
 // With several devices, each rank uses the device of its own number, or all use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
-    setenv("CUDA_STAND_IN_DEVICES", "2", 1);
+    use_devices(2);
     set_manner(manners[0]);
 #endif
     int devices = zero_cuda_devices();
@@ -101,7 +87,7 @@ static void check_devices(void) {
             toy t;
             CHECK_SETTING("device %d of %d, stage %d", number, devices, stage);
             c.cuda_device = number;
-            MUST(create(&t, &c));
+            MUST(toy_create_on_device(&t, &c));
             MUST(toy_step(&t, 1, 1, NULL));
             zero_job_info(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
@@ -148,7 +134,7 @@ static zero *create_lazy(toy *t, int gradients) {
     if (gradients) c.offload.optimizer = c.offload.gradients = ZERO_HOST;
     if (gradients) c.offload.optimizer_ratio = 0;
     set_manner("lazy");
-    MUST(create(t, &c));
+    MUST(toy_create_on_device(t, &c));
     MUST(wait_for_device(t->z, COMPUTE));
     return t->z;
 }
@@ -228,74 +214,19 @@ static void check_copies_before_writes(void) {
 }
 #endif
 
-// -------- faults
-
-#ifdef CUDA_STAND_IN
-static int run_with_fault(const zero_config *c) {
-    char hex[17];
-    toy t = { .z = NULL };
-    int rc = create(&t, c);
-    for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
-    if (!rc) rc = zero_hash(t.z, 1, hex);
-    zero_destroy(t.z);
-    return rc;
-}
-
-// Makes the n-th call of a CUDA runtime function fail, during creation or later. n increases up to `most`, or
-// until a run makes fewer calls.
-static void check_calls(const zero_config *c, const char *call, long most) {
-    int rc = -1;
-    CHECK_SETTING("the n-th %s fails, for increasing n", call);
-    for (long n = 1; rc && n < most; n += 1 + n / 3) {
-        char fail[64];
-        snprintf(fail, sizeof fail, "%s:%ld", call, n);
-        setenv("CUDA_STAND_IN_FAIL", fail, 1);
-        cuda_stand_in_settings();
-        rc = run_with_fault(c);
-        unsetenv("CUDA_STAND_IN_FAIL");
-        cuda_stand_in_settings();
-        CHECK(!rc || rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
-    }
-}
-
-// Runs only with one rank, because other ranks would wait for the one that fails.
-static void check_faults(void) {
-    zero_config c = simple(3, 1);
-    if (checks.ranks > 1) return;
-    check_make_folder(folder, sizeof folder, "build");
-    c.micro_batches = 3;
-    c.prefetch = 3;
-    c.offload.params = c.offload.optimizer = c.offload.gradients = ZERO_NVME;
-    c.offload.optimizer_ratio = 0.6;
-    c.offload.sub_group_size = 2048;
-    c.offload.nvme = folder;
-    check_calls(&c, "cudaHostRegister", 100);
-    check_calls(&c, "cudaMalloc", 100);
-    check_calls(&c, "cudaEventCreateWithFlags", 1000);
-    check_calls(&c, "cudaMemcpyAsync", 3000);
-    check_calls(&c, "cudaEventSynchronize", 1000);
-    CHECK(!rmdir(folder));
-}
-#endif
-
-int main(int argc, char **argv) {
-    int provided, status = 0;
-    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
-    checks_begin();
+static void check_all(const char *asked) {
     if (zero_cuda_devices() <= 0) {
-        if (!checks.rank) printf("skip mpi_device: %s\n0 passed, 0 failed, 1 skipped\n", zero_last_error());
-    } else {
-        check_one_fails();
-        check_devices();
-        check_sum_of_two();
-#ifdef CUDA_STAND_IN
-        check_independent_copies();
-        check_copies_before_writes();
-        check_faults();
-#endif
-        status = checks_end("mpi_device");
+        checks.skipped = zero_last_error();
+        return;
     }
-    MPI_Finalize();
-    return status;
+    check_one_fails();
+    check_devices();
+    check_sum_of_two();
+#ifdef CUDA_STAND_IN
+    check_independent_copies();
+    check_copies_before_writes();
+#endif
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_device", check_all); }
 #endif

@@ -316,14 +316,14 @@ static void check_disks(const char *parent) {
     }
 }
 
-int main(int argc, char **argv) {
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
-    checks_begin();
-    if (argc == 3) timeout_s = atof(argv[2]);
-    if (argc > 1 && !strcmp(argv[1], "slow"))
+static void check_all(const char *asked) {
+    if (strcmp(asked, "slow")) {
+        check_disks(*asked ? asked : "build");
+    } else {
+        if (checks.arguments[2]) timeout_s = atof(checks.arguments[2]);
         check_slow_disks();
-    else
-        check_disks(argc == 2 ? argv[1] : "build");
-    return saves_end("mpi_large");
+    }
+    check_remove_folder(folder);
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_large", check_all); }

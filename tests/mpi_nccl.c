@@ -2,10 +2,6 @@
 // (tests/cuda/) each rank has its own GPU. With real GPUs, there may be more ranks than GPUs if NCCL is 2.30
 // or newer.
 #include <dlfcn.h>
-#include <mpi.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "check.h"
@@ -22,8 +18,7 @@ int main(void) {
 #include "../llmc_zero/net/net.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_state.h"
-#include "toy_kernels.h"
-#include <cuda_runtime_api.h>
+#include "device.h"
 
 enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // ROUND: bytes per round, less than the pieces need
 static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
@@ -35,33 +30,13 @@ static device d;
 static memory m;
 static zero_config config;  // without overlap, all device streams are the same stream
 
-// -------- stream order
-
 #ifdef CUDA_STAND_IN
-#include "cuda/stand_in.h"
-static const char *const modes[] = { "eager", "lazy", "rival", "lag" };
-static void set_mode(const char *mode) {
-    setenv("CUDA_STAND_IN", mode, 1);
-    cuda_stand_in_settings();
-}
 static void counts(long *waits, long *allocations) { cuda_stand_in_counts(NULL, waits, allocations); }
-static void on_rank(int rank, const char *name, const char *value) {
-    if (checks.rank == rank || rank < 0) setenv(name, value, 1);
-}
 #else
-static const char *const modes[] = { "GPU" };
-static void set_mode(const char *mode) {}
 static void counts(long *waits, long *allocations) { *waits = *allocations = 0; }
 #endif
-enum { MODES = sizeof modes / sizeof *modes };
 
 // -------- set-up
-
-static void start_mpi(void) {
-    int level;
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
-    checks_begin();
-}
 
 static memory_request planned[COMM_MEMORIES];
 
@@ -362,7 +337,7 @@ static void check_groups(int rounds) {}
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
-    set_mode("lazy");
+    set_manner("lazy");
     CHECK_SETTING("long work ahead");
     MUST(d.f->create_event(&d, &event));
     MPI_Barrier(MPI_COMM_WORLD);
@@ -417,31 +392,36 @@ static void check_ring(char *expected, char *got) {
         CHECK(!far);
     }
     CHECK_SETTING("NCCL sums in another order");
-    CHECK(c.group.ranks < 3 || MODES == 1 || different > 0);
+    CHECK(c.group.ranks < 3 || MANNERS == 1 || different > 0);
 }
 
+// Each shape runs in one order of streams, in the next call in the next one.
 static void check_all_shapes(char *expected, char *got) {
-    for (int mode = 0; mode < MODES; mode++) {
-        set_mode(modes[mode]);
+    static int turn;
+    turn++;
+    for (int mode = 0; mode < MANNERS; mode++) {
+        int at = turn;
+        set_manner(manners[mode]);
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
                 for (int kind = 0; kind < 4; kind++) {
+                    if (++at % MANNERS != mode) continue;
                     // Shards are 0: in the full arrays; 1: separate; 2: separate, in fp32; 3: separate, in
                     // fp32, and added to.
                     shape s = { n, kind > 0, type, kind > 1 ? ZERO_F32 : type, kind == 3 };
-                    CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, kind);
+                    CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", manners[mode], (int)type, n, kind);
                     check_same(&s, 0, expected, got);
                     if (kind < 2) check_same(&s, 1, expected, got);
                 }
         for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16;
              narrow++) {  // gradients with comm.reduce_fp32
             shape s = { MOST_PIECES, 1, ZERO_F32, narrow, 0 };
-            CHECK_SETTING("%s, fp32 into dtype %d", modes[mode], (int)narrow);
+            CHECK_SETTING("%s, fp32 into dtype %d", manners[mode], (int)narrow);
             check_same(&s, 0, expected, got);
         }
-        CHECK_SETTING("%s, a reduction and a gather at once", modes[mode]);
+        CHECK_SETTING("%s, a reduction and a gather at once", manners[mode]);
         check_both(expected, got);
-        CHECK_SETTING("%s, many gathers", modes[mode]);
+        CHECK_SETTING("%s, many gathers", manners[mode]);
         check_many();
     }
 }
@@ -481,7 +461,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_
     CHECK(c.way.nccl == (two_groups ? each : c.group.ranks));
     if (one_round) config.comm.window_bytes = 0;
     plan_opened((size_t)1 << 40);
-    if (MODES > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory
+    if (MANNERS > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory
         CHECK(comm_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
     alloc_arrays();
@@ -556,7 +536,7 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32, int nccl_
 }
 
 static void check_stages(void) {
-    set_mode("eager");
+    set_manner("eager");
     for (int i = 0; i < 16; i++) check_stage(i % 4, 1 + i / 4 % 2, i / 8, 1);
     for (int stage = 0; stage < 4; stage++) check_stage(stage, 1, 0, 0);
 }
@@ -599,16 +579,14 @@ static void check_different(void) {
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
                         const char *part) {
     CHECK_SETTING("start: %s", what);
-    on_rank(victim, name, value);
+    if (checks.rank == victim || victim < 0) cuda_stand_in_set(name, value);
     begin(cuda_device, 10.0);
-    cuda_stand_in_settings();
     int rc = comm_check_nccl(&c, &config);
     const int right = part ? rc < 0 && strstr(zero_last_error(), part) : rc == 0;
     CHECK(right);
     if (!right) fprintf(stderr, "  %s\n", zero_last_error());
     if (!rc) MUST(comm_open_nccl(&c, &config, &m));
-    unsetenv(name);
-    cuda_stand_in_settings();
+    cuda_stand_in_set(name, NULL);
     end();
 }
 
@@ -674,32 +652,28 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than at compile time", -1, version, "22602", -1, NULL);
-    setenv("CUDA_STAND_IN_DEVICES", "1", 1);
-    cuda_stand_in_settings();
+    use_devices(1);
     check_start("fewer GPUs than ranks", -1, version, "22809", -1, "start at most 1 rank there, or");
     check_shared_memory();
-    setenv("CUDA_STAND_IN_DEVICES", "8", 1);
-    cuda_stand_in_settings();
+    use_devices(8);
 }
 #else  // NCCL itself may not notice that ranks differ
 static void check_starts(void) {}
 static void check_different(void) {}
 #endif
 
-int main(void) {
-    config = zero_defaults();
+static void body(const char *asked) {
+    int gpus, version = 0;
 #ifdef CUDA_STAND_IN
-    setenv("CUDA_STAND_IN_DEVICES", "8", 1);
     setenv("CUDA_STAND_IN_MEMORY", "268435456", 0);
+    use_devices(8);
 #endif
-    start_mpi();
-    int gpus = zero_cuda_devices(), version = 0;
+    gpus = zero_cuda_devices();
+    config = zero_defaults();
     config.comm.nccl = 1;
     if (gpus < checks.ranks && (gpus < 1 || nccl_load() || nccl.GetVersion(&version) || version < 23000)) {
-        const char *why = gpus < 1 ? zero_last_error() : "fewer GPUs than ranks";
-        if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);
-        MPI_Finalize();
-        return 0;
+        checks.skipped = gpus < 1 ? zero_last_error() : "fewer GPUs than ranks";
+        return;
     }
     check_results(0, 1, 0, 0, 0);
     check_results(0, 0, 1, 1, 0);
@@ -709,8 +683,7 @@ int main(void) {
     check_stages();
     check_starts();
     check_different();
-    int rc = checks_end("mpi_nccl");
-    MPI_Finalize();
-    return rc;
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_nccl", body); }
 #endif

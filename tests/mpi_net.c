@@ -3,8 +3,8 @@
 // initialises MPI with this thread level; prints the outcome of net_start.
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/net/failure.h"
 #include "check.h"
 #include "toy.h"
@@ -16,8 +16,6 @@ static char *const in[] = { bytes_in[0], bytes_in[1], bytes_in[2] };
 static const net_use unit_7 = { .unit = 7, .units = 1 };
 static char host[64];
 static net n;
-
-static void nap(double s) { nanosleep(&(struct timespec){ (time_t)s, (long)((s - (time_t)s) * 1e9) }, NULL); }
 
 static void open_net(double timeout_s) {
     static MPI_Comm world;
@@ -82,7 +80,7 @@ static void check_contents(void) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER; x++, round++) {
             CHECK_SETTING("an exchange of kind %d, %zu bytes", x, sizes[s]);
-            if ((checks.rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // different ranks are late
+            if ((checks.rank + round) % 3 == 0) clock_nap(1e-3 * (round % 4));  // different ranks are late
             CHECK(
                 !try_exchange((exchange_kind)x, round % RANKS, x == EXCHANGE_BARRIER ? 0 : sizes[s], round));
         }
@@ -213,7 +211,7 @@ static void check_end_during_exchange(void) {
         pthread_t thread;
         int failed = 0;
         CHECK(!pthread_create(&thread, NULL, wait_in_vain, &failed));
-        nap(0.3);  // until the thread is in the exchange
+        clock_nap(0.3);  // until the thread is in the exchange
         zero_fail(ZERO_ERR_IO, "the disk is full");
         CHECK(failure_reports(&n, 1) == 1);
         CHECK(!pthread_join(thread, NULL) && failed);

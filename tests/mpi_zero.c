@@ -18,7 +18,6 @@
 #include "settings.h"
 #include "toy.h"
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/net/failure.h"
 
 // Returns a config with fp32, one micro-batch, and defaults for the rest.
 static zero_config simple(int stage, int overlap) {
@@ -389,37 +388,6 @@ static void check_scalars(void) {
 
 // -------- timeout
 
-// The last rank misses a barrier. The others report it in time, and refuse further calls without waiting.
-static void check_timeout(void) {
-    for (int shared = 0; shared < 2; shared++)
-        for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = simple(3, overlap);
-            toy t;
-            double sum = 1;
-            c.comm.shared_window = shared;
-            c.comm.timeout_s = 2;
-            CHECK_SETTING("timeout, %s, overlap %d", shared ? "window" : "messages", overlap);
-            MUST(toy_create(&t, &c, NULL));
-            MUST(toy_step(&t, 1, 1, NULL));
-            if (checks.rank < checks.ranks - 1) {
-                double start = MPI_Wtime();
-                CHECK(zero_barrier(t.z) == ZERO_ERR_COMM);
-                double first = MPI_Wtime() - start;
-                CHECK(first > 1.9);
-                CHECK(strstr(zero_last_error(), "waited 2 s"));
-                CHECK(zero_sum(t.z, &sum, 1) == ZERO_ERR_COMM);
-                CHECK(toy_step(&t, 1, 2, NULL) == ZERO_ERR_COMM);
-                CHECK(MPI_Wtime() - start < first + 2);  // neither has waited
-            }
-            checks_meet();
-            int reports = failure_reports(&t.z->net, 1), all = 0;
-            checks_meet();
-            MPI_Allreduce(&reports, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-            CHECK(all == 1);
-            zero_destroy(t.z);
-        }
-}
-
 // The last rank misses the first step. At stage 2, the first collective of a step reduces the last units.
 // With two groups, ranks of other hosts wait for ranks that wait for it, and name it too.
 static void check_units_named(void) {
@@ -630,7 +598,6 @@ static const struct {
     const char *group, *name;
     void (*check)(void);
 } all_checks[] = {
-    { "timeout", "a rank misses a collective", check_timeout },
     { "timeout", "missing in a step", check_units_named },
     { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
@@ -651,8 +618,7 @@ static void run(const char *asked) {
     check_make_folder(folder, sizeof folder, "build");
     for (int i = 0; i < SETTINGS_COUNT(all_checks); i++)
         if (!strcmp(asked, all_checks[i].group) || !strcmp(asked, all_checks[i].name)) all_checks[i].check();
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(folder));
+    check_remove_folder(folder);
 }
 
 int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_zero", run); }

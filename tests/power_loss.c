@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +30,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../llmc_zero/zero.h"
+#include "files.h"
 #include "shim/record.h"
 
 enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096 };
@@ -402,10 +402,6 @@ static void write_folder(const char *root, names *all) {
     all->n = n;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
-    return remove(path);
-}
-
 // -------- the promises
 
 static int violations;
@@ -534,7 +530,7 @@ static void build_and_check(const char *scratch, int cut, int number) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%d", keep_in, kept++);
         if (rename(scratch, path)) fail("%s: %s", path, strerror(errno));
-    } else if (nftw(scratch, remove_entry, 8, FTW_DEPTH | FTW_PHYS))
+    } else if (remove_tree(scratch))
         fail("%s: %s", scratch, strerror(errno));
     built++;
     free(all.entries);

@@ -305,7 +305,7 @@ nvme --comm host --offload-gradients nvme CUDA_STAND_IN=lag
 host -z 2 -r 1
 nccl --cpu-checkpointing CUDA_STAND_IN=rival
 
-= cuda: any ranks, block inputs on the host|1|--dtype bf16 -d 256 --any-ranks 1 -v 0 -e l5h2c32v257t16
+= cuda: any ranks, block inputs on the host|1|--dtype bf16 -d 128 --any-ranks 1 -v 0 -e l5h2c32v257t16
 window -z 0 -r 0
 window --cpu-checkpointing CUDA_STAND_IN=lag
 host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1

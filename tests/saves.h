@@ -1,12 +1,12 @@
 // Shared by the tests of checkpoints.
 #ifndef TESTS_SAVES_H
 #define TESTS_SAVES_H
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "check.h"
+#include "files.h"
 #include "settings.h"
 #include "toy.h"
 
@@ -35,15 +35,6 @@ static inline void create_and_train(toy *t, const zero_config *c, int n) {
 
 static inline zero_config config_at(int stage, int format) {
     return settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, stage & 1);
-}
-
-static inline int files_in(const char *path) {
-    DIR *dir = opendir(path);
-    int n = 0;
-    CHECK(dir != NULL);
-    while (dir && readdir(dir)) n++;
-    if (dir) closedir(dir);
-    return n - 2;
 }
 
 static inline int has_hash(zero *z, const char hash[17]) {
@@ -97,15 +88,6 @@ static inline void remove_checkpoint(const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
     MPI_Barrier(MPI_COMM_WORLD);
-}
-
-// Prints the program's result. The test fails if anything is left in the folder.
-static inline int saves_end(const char *program) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!rmdir(folder));
-    int failed = checks_end(program);
-    MPI_Finalize();
-    return failed;
 }
 
 #endif

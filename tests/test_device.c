@@ -2,16 +2,8 @@
 // waits, launches and allocations of a step; memory and its table; missing devices and failing calls. Without
 // CUDA, only tests the error.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-#include <unistd.h>
 #include "toy.h"
+#include "unit.h"
 
 static toy t;
 
@@ -30,11 +22,8 @@ static zero_config config_on(zero_device device, int stage) {
 }
 
 static void refused(const zero_config *c, int code, const char *names) {
-    int rc = zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
+    REFUSED(zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), code, names);
     assert_null(t.z);
-    if (rc != code) fail_msg("returned %d, not %d (last error: %s)", rc, code, zero_last_error());
-    if (!strstr(zero_last_error(), names))
-        fail_msg("\"%s\" does not contain \"%s\"", zero_last_error(), names);
 }
 
 static void test_cpu(void **state) {
@@ -55,8 +44,7 @@ static void test_cpu(void **state) {
 static void test_built_without(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     refused(&c, ZERO_ERR_DEVICE, "built without CUDA");
-    assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
-    assert_non_null(strstr(zero_last_error(), "built without CUDA"));
+    REFUSED(zero_cuda_devices(), ZERO_ERR_DEVICE, "built without CUDA");
 }
 
 int main(void) {
@@ -71,28 +59,16 @@ int main(void) {
         cudaError_t rc_ = (call);                                                   \
         if (rc_ != cudaSuccess) fail_msg("%s: %s", #call, cudaGetErrorString(rc_)); \
     } while (0)
-#define WORKS(call)                                             \
-    do {                                                        \
-        if (call) fail_msg("%s: %s", #call, zero_last_error()); \
-    } while (0)
 
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
 
-static void set(const char *name, const char *value) {
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-    cuda_stand_in_settings();
-}
-
 static int begin_lazy(void **state) {
-    set("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     return 0;
 }
 static int end_lazy(void **state) {
-    set("CUDA_STAND_IN", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN", NULL);
     return end(state);
 }
 #define TEST_LAZY(f) cmocka_unit_test_setup_teardown(f, begin_lazy, end_lazy)
@@ -114,8 +90,6 @@ typedef struct {
     int64_t n;
 } array;
 
-static uint32_t random_state = 1;
-static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
 static float random_float(void) {
     static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 3e38f, 1e-42f, -65519 };
     uint32_t r = random_bits();
@@ -199,9 +173,10 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
     finish(&own, "sum_ranks's own source");
     finish(&other, "what sum_ranks adds");
 }
+// The largest sums take most of the time, so they run at one place per number of ranks.
 static void check_sum_ranks(int64_t n, int64_t offset) {
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
-        for (int k = 0; k < DTYPES; k++) {
+        for (int k = 0; k < DTYPES && (n < LARGEST || offset == ranks % OFFSETS); k++) {
             sum_ranks_case(dtypes[k], dtypes[k], ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 1);
@@ -395,24 +370,14 @@ static void test_many_ranks(void **state) {
 
 // -------- the device
 
-static int create(const zero_config *c) {
-    TOY_TRY(toy_create(&t, c, NULL));
-    t.on = &toy_cuda;
-    t.device_activation = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    return t.device_activation ? 0 : ZERO_ERR_MEMORY;
-}
-
 static void test_device_number(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     zero_job e;
-    int devices = zero_cuda_devices();
-    assert_true(devices >= 1);
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     zero_job_info(t.z, &e);
-    assert_int_equal(e.cuda_device, 0);  // the first rank on a node uses the first device
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
     end(NULL);
-    c.cuda_device = devices;
+    c.cuda_device = zero_cuda_devices();
     refused(&c, ZERO_ERR_ARGUMENT, ": must be 0 to");
     c.cuda_device = -1;
     c.debug.naive = 1;
@@ -423,11 +388,10 @@ static void test_memory(void **state) {
     zero_config c = config_on(ZERO_CUDA, 2);
     cudaStream_t stream;
     zero_memory_line line;
-    size_t states = 0, by_tier[2] = { 0 };
     int found = 0;
     CUDA_WORKS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     c.cuda_stream = stream;
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     float *x = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
@@ -440,26 +404,12 @@ static void test_memory(void **state) {
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
     for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // the default stream sees zeros too
     for (int i = 0; zero_memory(t.z, i, &line); i++) {
-        by_tier[line.tier] += line.bytes;
-        if (line.class_ == ZERO_STATES) {
-            states += line.bytes;
-            assert_int_equal(line.tier, ZERO_DEVICE);
-        }
-        if (!strcmp(line.purpose, "mine, on the host")) {
-            assert_true(line.tier == ZERO_HOST && line.bytes == 12288);
-            found++;
-        }
-        if (strcmp(line.purpose, "mine")) continue;
+        if (strncmp(line.purpose, "mine", 4)) continue;
         found++;
-        assert_true(line.tier == ZERO_DEVICE && line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
+        assert_int_equal(line.tier, strcmp(line.purpose, "mine") ? ZERO_HOST : ZERO_DEVICE);
+        assert_true(line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
     }
     assert_int_equal(found, 2);
-    zero_plan plan;
-    zero_plan_info(t.z, &plan);
-    assert_true(states == zero_memory_bytes(t.z, ZERO_STATES) && states >= plan.formulas[2].bytes);
-    assert_true(by_tier[ZERO_HOST] > 0);
-    size_t others = zero_memory_bytes(t.z, ZERO_WORKING) + zero_memory_bytes(t.z, ZERO_ACTIVATIONS);
-    assert_true(by_tier[ZERO_DEVICE] + by_tier[ZERO_HOST] == states + others);
     end(NULL);
     CUDA_WORKS(cudaStreamDestroy(stream));
 }
@@ -489,13 +439,11 @@ static void test_checks(void **state) {
         void *gradient = zero_grad(t.z, W, LAST - 1);
         WORKS(zero_post_backward(t.z, LAST));
         CUDA_WORKS(cudaMemsetAsync(gradient, 1, sizeof(float), NULL));
-        assert_int_equal(zero_pre_backward(t.z, LAST - 1), MISUSE);
-        assert_non_null(strstr(zero_last_error(), " wrote to the gradient of w, layer 3, "));
+        REFUSED(zero_pre_backward(t.z, LAST - 1), MISUSE, " wrote to the gradient of w, layer 3, ");
         WORKS(zero_pre_forward(t.z, 0));
         void *param = (void *)zero_param(t.z, 0, 0);
         CUDA_WORKS(cudaMemsetAsync(param, 1, sizeof(float), NULL));
-        assert_int_equal(zero_post_forward(t.z, 0), MISUSE);
-        assert_non_null(strstr(zero_last_error(), " wrote to the parameters of wte, layer 0, "));
+        REFUSED(zero_post_forward(t.z, 0), MISUSE, " wrote to the parameters of wte, layer 0, ");
     }
 }
 
@@ -503,7 +451,7 @@ static void test_out_of_memory(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
-    WORKS(create(&c));
+    WORKS(toy_create_on_device(&t, &c));
     WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads each kernel at its first launch, which allocates memory
     size_t left = device_memory_left();
     assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
@@ -513,8 +461,7 @@ static void test_out_of_memory(void **state) {
     assert_true(device_memory_left() == left);
     WORKS(toy_step(&t, 1, 2, NULL));  // training continues
     end(NULL);
-    assert_int_equal(zero_create(&t.z, &c, &huge, 1, &unit, 1), ZERO_ERR_MEMORY);
-    assert_non_null(strstr(zero_last_error(), "are free"));
+    REFUSED(zero_create(&t.z, &c, &huge, 1, &unit, 1), ZERO_ERR_MEMORY, "are free");
     assert_null(t.z);
     assert_true(device_memory_left() >= left);
 }
@@ -534,7 +481,7 @@ static Counts counts(void) {
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
-    WORKS(create(c));
+    WORKS(toy_create_on_device(&t, c));
     for (int step = 1; step <= 2; step++) WORKS(toy_step(&t, c->micro_batches, step, NULL));
     const Counts start = counts();
     WORKS(toy_passes(&t, c->micro_batches));
@@ -570,7 +517,7 @@ static void test_launches_of_clearing(void **state) {
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
         end(NULL);
-        WORKS(create(&c));
+        WORKS(toy_create_on_device(&t, &c));
         WORKS(zero_begin_train(t.z, 0, 1));
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = counts().launches;
@@ -583,25 +530,25 @@ static void test_launches_of_clearing(void **state) {
 
 static void test_no_usable_device(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
-    set("CUDA_STAND_IN_DEVICES", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", "0");
     refused(&c, ZERO_ERR_DEVICE, "there is no CUDA device");
     assert_int_equal(zero_cuda_devices(), 0);
-    set("CUDA_STAND_IN_DEVICES", "2");
-    set("CUDA_STAND_IN_FIRST", "75");
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", "2");
+    cuda_stand_in_set("CUDA_STAND_IN_FIRST", "75");
     refused(&c, ZERO_ERR_DEVICE, "device 0 (CUDA stand-in) has compute capability 7.5, but 8.0 or newer");
     assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
-    set("CUDA_STAND_IN_FIRST", NULL);
-    set("CUDA_STAND_IN_DEVICES", NULL);
-    set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FIRST", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN_DEVICES", NULL);
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
     refused(&c, ZERO_ERR_DEVICE, "NVIDIA driver");
-    set("CUDA_STAND_IN_FAIL", NULL);
-    WORKS(create(&c));
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
+    WORKS(toy_create_on_device(&t, &c));
 }
 
 static int whole_run(const zero_config *c, const char *path) {
     char hex[17];
     float x;
-    TOY_TRY(create(c));
+    TOY_TRY(toy_create_on_device(&t, c));
     for (int step = 1; step <= 2; step++) TOY_TRY(toy_step(&t, c->micro_batches, step, NULL));
     TOY_TRY(toy_eval(&t));
     TOY_TRY(zero_hash(t.z, 1, hex));
@@ -617,13 +564,13 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
         char fail[64];
         snprintf(fail, sizeof fail, "%s:%d", call, k);
-        set("CUDA_STAND_IN_FAIL", fail);
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
-        set("CUDA_STAND_IN_FAIL", NULL);
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", NULL);
         if (rc < 0) {  // the toy's own errors are positive
             const char *why = zero_last_error();
             if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, why);
-            if (!strstr(why, "CUDA: ") && !strstr(why, "no memory for ") && !strstr(why, "driver"))
+            if (!strstr(why, "CUDA: ") && !strstr(why, " memory for ") && !strstr(why, "driver"))
                 fail_msg("%s: \"%s\"", fail, why);
             if (cudaGetLastError() != cudaSuccess) fail_msg("%s: the error is still pending", fail);
         }
@@ -642,22 +589,32 @@ static void test_failing_calls(void **state) {
         "cudaMalloc",
         "cudaMemsetAsync",
         "cudaStreamSynchronize",
+        "cudaHostRegister",
         "cudaMemcpyAsync",
         "cudaEventCreateWithFlags",
         "cudaEventRecord",
+        "cudaEventSynchronize",
         "cudaStreamWaitEvent",
         "launch",
     };
-    char path[] = "/tmp/llmc_zero_device.XXXXXX";
+    enum { STAGE_1, STAGE_3, IN_FILES, WAYS };
+    char path[] = "build/llmc_zero_device.XXXXXX";  // /tmp may be in memory
     assert_non_null(mkdtemp(path));
-    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
-        for (int stage = 1; stage <= 3; stage += 2) {
-            zero_config c = config_on(ZERO_CUDA, stage);
-            c.micro_batches = stage;
-            c.numbers.dtype = ZERO_BF16;
-            c.debug.check_steps = 1;
-            fail_each_call(calls[i], &c, path);
+    for (int i = 0; i < WAYS * (int)ROWS(calls); i++) {
+        const int way = i % WAYS;
+        zero_config c = config_on(ZERO_CUDA, way == STAGE_1 ? 1 : 3);
+        c.micro_batches = c.stage;
+        c.numbers.dtype = ZERO_BF16;
+        c.debug.check_steps = way != IN_FILES;
+        if (way == IN_FILES) {
+            c.prefetch = 3;
+            c.offload.params = c.offload.optimizer = c.offload.gradients = ZERO_NVME;
+            c.offload.optimizer_ratio = 0.6;
+            c.offload.sub_group_size = 2048;
+            c.offload.nvme = path;
         }
+        fail_each_call(calls[i / WAYS], &c, path);
+    }
     WORKS(zero_checkpoint_remove(path));
 }
 #endif

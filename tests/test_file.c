@@ -1,7 +1,6 @@
 // Tests files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk
 // fault gives an error that names the file and the offset, and all later calls fail. Locks keep other
 // processes out.
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,19 +9,15 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 #include "unit.h"
 #include "../llmc_zero/tiers/file.h"
 #include "faults.h"
+#include "files.h"
 
 enum { TIME_LIMIT_S = 240, KIB = 1024, PAGE = FILE_ALIGN };
 static char root[64], folders[3][80], lists[4][300];  // lists[n]: n folders
@@ -40,9 +35,7 @@ static file_settings settings(int n_folders, size_t block_bytes) {
 
 static file_engine *opened(const file_settings *s, int64_t bytes) {
     file_engine *e = NULL;
-    int rc = file_open(&e, s, bytes);
-    if (rc) print_error("%s\n", zero_last_error());
-    assert_int_equal(rc, 0);
+    WORKS(file_open(&e, s, bytes));
     return e;
 }
 
@@ -81,15 +74,6 @@ static int open_states(int folder) {
     }
     fail_msg("no file of states is open in %s", folders[folder]);
     return -1;
-}
-
-static int files_in(int folder) {
-    int n = 0;
-    DIR *list = opendir(folders[folder]);
-    assert_non_null(list);
-    while (readdir(list)) n++;
-    closedir(list);
-    return n - 2;  // . and ..
 }
 
 static int move(file_engine *e, int64_t offset, char *data, size_t bytes, int write) {
@@ -203,7 +187,7 @@ static void counts(void **state) {
     assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks over two folders: at most three in each
     free(data);
     file_close(e);
-    assert_int_equal(files_in(0) + files_in(1), 0);
+    assert_int_equal(files_in(folders[0]) + files_in(folders[1]), 0);
 }
 
 // -------- disk faults
@@ -336,12 +320,11 @@ static void a_disk_that_hangs(void **state) {
         disk_hangs();
         file_transfer t = { 0, data, 64 * KIB, .write = 1 };
         assert_int_equal(file_start(e, &t), 0);
-        assert_int_equal(file_wait(e, &t), ZERO_ERR_IO);
-        error_has("llmc_zero.rank00000");
+        REFUSED(file_wait(e, &t), ZERO_ERR_IO, "llmc_zero.rank00000");
         error_has("write at offset ");
         error_has("0.2 s");
         fault_waits = 0;
-        while (!file_done(e, &t)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        while (!file_done(e, &t)) clock_nap(1e-3);
         assert_int_equal(file_start(e, &t), ZERO_ERR_IO);
         assert_int_equal(file_close(e), 0);
         free(data);
@@ -353,7 +336,7 @@ static int closes_in_time(const file_settings *s) {
     file_engine *e = opened(s, 64 * KIB);
     file_transfer t = { 0, buffer(64 * KIB), 64 * KIB, .write = 1 };
     disk_hangs();
-    return !file_start(e, &t) && file_close(e) == 1 && files_in(0) == 1;
+    return !file_start(e, &t) && file_close(e) == 1 && files_in(folders[0]) == 1;
 }
 
 // The engine must leak memory and threads that the disk may still use, so the test uses a separate process.
@@ -383,13 +366,11 @@ static void a_file_that_vanishes(void **state) {
         e = opened(&s, 64 * KIB);
         assert_int_equal(move(e, 0, data, 64 * KIB, 1), 0);
         assert_int_equal(truncate(name, 12 * KIB), 0);
-        assert_int_equal(move(e, 0, data, 64 * KIB, 0), ZERO_ERR_IO);
-        error_has("bytes were there");
+        REFUSED(move(e, 0, data, 64 * KIB, 0), ZERO_ERR_IO, "bytes were there");
         file_close(e);
         e = opened(&s, 64 * KIB);
         assert_int_equal(unlink(name), 0);
-        assert_int_equal(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO);
-        error_has(name);
+        REFUSED(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO, name);
         error_has("removed");
         file_close(e);
         close(s.fd);
@@ -429,8 +410,7 @@ static void damaged_blocks(void **state) {
             if (what == 3) {  // without checksums, damage is not detected
                 assert_int_equal(rc, 0);
             } else {
-                assert_int_equal(rc, ZERO_ERR_IO);
-                error_has("llmc_zero.rank00000");
+                REFUSED(rc, ZERO_ERR_IO, "llmc_zero.rank00000");
                 error_has("4096 bytes at offset 12288 ");
                 error_has(what ? "checksum" : "older step");
                 assert_int_equal(move(e, 0, data, PAGE, 0), ZERO_ERR_IO);
@@ -494,9 +474,9 @@ static void missing_threads(void **state) {
     FOR_BOTH_ENGINES(s) {
         file_engine *e = opened(&s, PAGE);
         no_threads = 1;
-        assert_int_equal(move(e, 0, data, PAGE, 0), ZERO_ERR_MEMORY);
+        REFUSED(move(e, 0, data, PAGE, 0), ZERO_ERR_MEMORY,
+                "cannot start the threads for files: Resource temporarily unavailable");
         no_threads = 0;
-        error_has("cannot start the threads for files: Resource temporarily unavailable");
         assert_int_equal(move(e, 0, data, PAGE, 0), 0);
         file_close(e);
     }
@@ -506,11 +486,10 @@ static void missing_threads(void **state) {
 // Checks that opening fails and leaves no file behind.
 static void refused(const file_settings *s, int64_t bytes, int code, const char *words) {
     file_engine *e;
-    const int files = files_in(0);
-    assert_int_equal(file_open(&e, s, bytes), code);
+    const int files = files_in(folders[0]);
+    REFUSED(file_open(&e, s, bytes), code, words);
     assert_null(e);
-    error_has(words);
-    assert_int_equal(files_in(0), files);
+    assert_int_equal(files_in(folders[0]), files);
 }
 
 static void wrong_arguments(void **state) {
@@ -533,8 +512,7 @@ static void wrong_arguments(void **state) {
     char *data = buffer(4 * PAGE);
     assert_int_equal(move(e, 100, data, PAGE, 0), ZERO_ERR_MISUSE);
     assert_int_equal(move(e, 0, data + 8, PAGE, 0), ZERO_ERR_MISUSE);
-    assert_int_equal(move(e, PAGE, data, 3 * PAGE, 0), ZERO_ERR_MISUSE);
-    error_has("12288");
+    REFUSED(move(e, PAGE, data, 3 * PAGE, 0), ZERO_ERR_MISUSE, "12288");
     assert_int_equal(move(e, 0, data, 3 * PAGE, 0), 0);  // works even after misuse
     free(data);
     file_close(e);
@@ -585,7 +563,7 @@ static void lock_in_descriptor_0(void **state) {
     assert_true(named.st_ino == opened_as.st_ino);
     refused(&s, 64 * KIB, ZERO_ERR_IO, "this process uses the file already");
     file_close(e);
-    assert_int_equal(files_in(0), 0);
+    assert_int_equal(files_in(folders[0]), 0);
     if (input >= 0) dup2(input, STDIN_FILENO);
     close(input);
 }
@@ -628,7 +606,7 @@ static void other_processes(void **state) {
     for (int i = 0; i < 2; i++) {
         assert_int_equal(stat(lock_of(i, 0), &st), 0);
         assert_true(st.st_size < 200);
-        assert_int_equal(files_in(i), 1);
+        assert_int_equal(files_in(folders[i]), 1);
     }
     file_engine *e = opened(&s, 100 * KIB);
     assert_int_equal(move(e, 0, data, PAGE, 0), 0);
@@ -637,7 +615,7 @@ static void other_processes(void **state) {
     assert_int_equal(unlink(lock_of(1, 0)), 0);
     close(open(lock_of(1, 0), O_CREAT | O_WRONLY, 0600));
     file_close(e);
-    assert_int_equal(files_in(0), 0);
+    assert_int_equal(files_in(folders[0]), 0);
     assert_int_equal(unlink(lock_of(1, 0)), 0);
 }
 
@@ -701,8 +679,7 @@ static void full_disk(void **state) {
         int fd = open(name, O_CREAT | O_WRONLY, 0600);
         assert_int_equal(write(fd, data, 512 * KIB), 512 * KIB);
         close(fd);
-        assert_int_equal(move(e, 0, data, 512 * KIB, 1), ZERO_ERR_IO);
-        error_has("/llmc_zero.rank00000");
+        REFUSED(move(e, 0, data, 512 * KIB, 1), ZERO_ERR_IO, "/llmc_zero.rank00000");
         error_has("No space left on device");
         file_close(e);
         unlink(name);

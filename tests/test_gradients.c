@@ -195,12 +195,6 @@ static double gradients(zero_step_result *result) {
 // --------
 // finite differences
 
-static uint32_t random_state = 7;
-static double uniform(void) {  // in [-1, 1)
-    random_state = random_state * 1664525u + 1013904223u;
-    return (double)(random_state >> 8) / (1 << 23) - 1;
-}
-
 // Returns the loss's derivative along a direction, from central differences at x and 2x, combined to cancel
 // the third derivative.
 static double difference(int i, int l, const double *direction, double x) {

@@ -15,9 +15,9 @@ static void test_round_trip(void **state) {
             Made m = made(descriptors[i]);
             const HfModel to = { m.config, dtype, give, &m, NULL };
             must(hf_write(in_folder("written/"), &to));
-            assert_int_equal(count_entries(in_folder("written")), 3);
+            assert_int_equal(files_in(in_folder("written")), 3);
             check_reads(in_folder("written"), &m, dtype);
-            remove_entries(folder);
+            empty_folder(NULL);
         }
 }
 
@@ -198,7 +198,7 @@ static void test_foreign(void **state) {
         write_foreign(in_folder("foreign"), &cases[i]);
         assert_true(hf_is_folder(in_folder("foreign")));
         check_reads(in_folder("foreign"), &m, dtypes[i]);
-        remove_entries(folder);
+        empty_folder(NULL);
     }
     GPT2Stored stored;
     Made m = made("l2h2c4v5t3");
@@ -217,20 +217,20 @@ static void test_failing_writes(void **state) {
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
     m.fails_after = 100000;
     assert_error(hf_write(in_folder("out"), &to), "dry");
-    assert_int_equal(count_entries(folder), 0);
+    assert_int_equal(files_in(folder), 0);
 
     m.fails_after = 0;
     limit_files(50000);
     const int rc = hf_write(in_folder("out"), &to);
     limit_files(0);
     assert_error(rc, "File too large");
-    assert_int_equal(count_entries(folder), 0);
+    assert_int_equal(files_in(folder), 0);
 
     must(hf_write(in_folder("out"), &to));
     assert_error(hf_write(in_folder("out"), &to), "already exists and is not empty");
     assert_error(hf_write(in_folder("out/config.json"), &to), "cannot be a new folder");
     assert_error(hf_write(in_folder("none/out"), &to), "No such file");
-    assert_int_equal(count_entries(folder), 1);
+    assert_int_equal(files_in(folder), 1);
     check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
@@ -257,7 +257,7 @@ static void test_memory(void **state) {
     must(gpt2_stored_read(&stored, ignore, NULL));
     gpt2_stored_close(&stored);
     getrusage(RUSAGE_SELF, &after);
-    remove_entries(folder);
+    empty_folder(NULL);
     if (after.ru_maxrss - before.ru_maxrss > 64 << 10)
         fail_msg("used %ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
 }

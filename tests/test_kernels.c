@@ -1,13 +1,5 @@
 // Compares every kernel with a plain reference, bit for bit if the kernel promises it, with 1 to 3 threads.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -15,10 +7,7 @@ static void omp_set_num_threads(int n) { (void)n; }
 #endif
 #include "../llmc_zero/device/kernels.h"
 #include "toy_kernels.h"
-
-static uint32_t random_state = 1;
-static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
-static float uniform(void) { return (float)(random_bits() >> 8) / (1 << 23) - 1.0f; }  // in [-1, 1)
+#include "unit.h"
 
 static void *room(size_t bytes) {
     void *p = malloc(bytes);
@@ -28,7 +17,8 @@ static void *room(size_t bytes) {
 
 // Fills p with random numbers within the range of every dtype.
 static void fill(zero_dtype type, void *p, int64_t n) {
-    for (int64_t i = 0; i < n; i++) toy_store(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
+    for (int64_t i = 0; i < n; i++)
+        toy_store(type, p, i, ldexpf((float)uniform(), (int)(random_bits() >> 28) - 8));
 }
 
 static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
@@ -367,7 +357,7 @@ static void test_add_squares(void **state) {
 static float any_float(void) {
     static const float special[] = { 0, -0.0f, 0x1p-149f, -0x1.8p-140f, 0x1p-126f, 0x1.fffffep127f, 1 };
     if (random_bits() >> 30 == 0) return special[(random_bits() >> 16) % 7];
-    return ldexpf(uniform(), (int)(random_bits() >> 24) - 127 - 20);
+    return ldexpf((float)uniform(), (int)(random_bits() >> 24) - 127 - 20);
 }
 
 // The norm is the same however the pieces are split over ranks, and in which order they are added.

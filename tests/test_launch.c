@@ -1,12 +1,5 @@
 // Tests which rank a launcher assigns to a process through its environment, and which launchers are refused.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "../llmc_zero/net/net.h"
 
 static void set_only(const char *const *pairs) {

@@ -42,15 +42,15 @@ static void device_reset(void) {
     }
     cuda_stand_in_settings();
 #endif
-    ok(layers_cuda_tune(NULL, NULL, 0));
-    ok(layers_cuda_options(0, 0, NULL));
+    must(layers_cuda_tune(NULL, NULL, 0));
+    must(layers_cuda_options(0, 0, NULL));
 }
 
 static void plan_rows(int rows, int C, int Vp) {
     size_t for_rows, for_ends;
     layers->free();
-    ok(rows_cuda_plan(dtype, C, &for_rows));
-    ok(ends_cuda_plan(rows, Vp, &for_ends));
+    must(rows_cuda_plan(dtype, C, &for_rows));
+    must(ends_cuda_plan(rows, Vp, &for_ends));
     use_scratch(for_rows > for_ends ? for_rows : for_ends);
 }
 
@@ -64,8 +64,8 @@ static void bias_backward(int BT, int C) {
     add_columns(dbias->x, dout->x, BT, C, 0);
     add_columns(added->x, dout->x, BT, C, 1);
     EACH_RUN {
-        ok(cuda_bias_backward(dtype, AT(dbias), AT(dout), BT, C, 0));
-        ok(cuda_bias_backward(dtype, AT(added), AT(dout), BT, C, 1));
+        must(cuda_bias_backward(dtype, AT(dbias), AT(dout), BT, C, 0));
+        must(cuda_bias_backward(dtype, AT(added), AT(dout), BT, C, 1));
     }
     check("dbias", dbias, SLACK);
     check("dbias added", added, SLACK);
@@ -139,28 +139,28 @@ static void staging(void **state) {
 static void errors(void **state) {
     size_t bytes;
     int inp[8] = { 0, 1, 2, 3, 4, 5, 6, 8 };
-    expect_error(layers->plan(GPT2_F32, 0, 1, 1, 1, 1, 1, &bytes), "B 0");
-    expect_error(layers->plan(GPT2_F32, 1, 1, 3, 2, 1, 1, &bytes), "NH must divide C");
-    expect_error(layers->plan(GPT2_F32, 65536, 65536, 8, 1, 1, 1, &bytes), "B*T must fit");
-    expect_error(layers->plan(GPT2_F32, 1, 1, 12, 1, 8, 1, &bytes),
+    assert_error(layers->plan(GPT2_F32, 0, 1, 1, 1, 1, 1, &bytes), "B 0");
+    assert_error(layers->plan(GPT2_F32, 1, 1, 3, 2, 1, 1, &bytes), "NH must divide C");
+    assert_error(layers->plan(GPT2_F32, 65536, 65536, 8, 1, 1, 1, &bytes), "B*T must fit");
+    assert_error(layers->plan(GPT2_F32, 1, 1, 12, 1, 8, 1, &bytes),
                  "C 12, Vp 8: on CUDA both must be multiples of 8");
-    expect_error(layers->plan_cached(GPT2_BF16, 1, 1, 1, 8, 1, 257, &bytes), "C 8, Vp 257: on CUDA both");
+    assert_error(layers->plan_cached(GPT2_BF16, 1, 1, 1, 8, 1, 257, &bytes), "C 8, Vp 257: on CUDA both");
     dtype = GPT2_F32;
     plan(2, 2, 8, 1, 8, 4);
     Tensor *x = floats(64), *w = floats(64);
     float *p = x->mem[0], *v = w->mem[0];
-    expect_error(layers->encoder_backward(GPT2_F32, p, p, p, inp + 4, 2, 2, 8),
+    assert_error(layers->encoder_backward(GPT2_F32, p, p, p, inp + 4, 2, 2, 8),
                  "token 8 at 3, the vocabulary has 8");
-    expect_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 1, 1 << 12, 8), "planned for 16");
-    expect_error(cuda_bias_backward(GPT2_F32, v, v, 1, 33, 0),
+    assert_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 1, 1 << 12, 8), "planned for 16");
+    assert_error(cuda_bias_backward(GPT2_F32, v, v, 1, 33, 0),
                  "33 columns, but the layers were planned for 32");
     layers->free();
-    expect_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "planned for 0");
+    assert_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "planned for 0");
     LAYER(plan(GPT2_F32, 2, 2, 8, 1, 8, 4, &bytes));
-    expect_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "use_scratch");
-    expect_error(cuda_bias_backward(GPT2_F32, p, p, 2, 8, 0), "use_scratch");
-    expect_error(layers_cuda_options(0, 3, NULL), "gelu 3");
-    expect_error(layers->download(NULL, p, 4), "cudaMemcpy");
+    assert_error(layers->encoder_forward(GPT2_F32, p, inp, p, p, 2, 2, 8), "use_scratch");
+    assert_error(cuda_bias_backward(GPT2_F32, p, p, 2, 8, 0), "use_scratch");
+    assert_error(layers_cuda_options(0, 3, NULL), "gelu 3");
+    assert_error(layers->download(NULL, p, 4), "cudaMemcpy");
     release();
 }
 
@@ -172,7 +172,7 @@ static void matmul_cases(void) {
     };
     for (int i = 0; i < COUNT(shapes); i++)
         for (int gelu = 0; gelu < 3; gelu++) {
-            ok(layers_cuda_options(0, gelu, "cublaslt"));
+            must(layers_cuda_options(0, gelu, "cublaslt"));
             plan(shapes[i][0], 1, shapes[i][1], 1, 8, 1);
             matmul(shapes[i][0], shapes[i][1], shapes[i][2]);
         }
@@ -187,7 +187,7 @@ TEST_ON_ALL(1, matmul_cases)
 static void asynchronous(void **state) {
     enum { B = 2, T = 8, C = 16, V = 30, Vp = 32 };
     const gpt2_dtype dt = dtype = GPT2_BF16;
-    ok(layers_cuda_options(0, 1, NULL));
+    must(layers_cuda_options(0, 1, NULL));
     plan(B, T, C, 2, Vp, B * T);
     size_t n = B * T * 4 * C;  // large enough for any tensor here
     void *x = tensor(n, 1)->mem[0], *y = tensor(n, 1)->mem[0], *z = tensor(n, 1)->mem[0];
@@ -219,11 +219,6 @@ static void asynchronous(void **state) {
     release();
 }
 
-static void set(const char *name, const char *value) {
-    setenv(name, value, 1);
-    cuda_stand_in_settings();
-}
-
 // Returns how many kernels and matmuls matmul_backward queues with pre and both bias gradients. fastest: with
 // tuning, the stand-in's fastest algorithm; NULL: without tuning. fused: whether the matmuls compute the bias
 // gradients.
@@ -231,9 +226,9 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, const char *fastest, i
     enum { BT = 24, C = 64, OC = C / 4 };  // as in fcproj, so that it is planned and tuned
     long before, after;
     dtype = dt;
-    set("CUDA_STAND_IN_FASTEST", fastest ? fastest : "");
-    ok(layers_cuda_options(0, gelu, "cublaslt"));
-    ok(layers_cuda_tune("tuned.txt", fastest ? "" : NULL, 1));
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", fastest ? fastest : "");
+    must(layers_cuda_options(0, gelu, "cublaslt"));
+    must(layers_cuda_tune("tuned.txt", fastest ? "" : NULL, 1));
     plan(BT, 1, OC, 1, 8, 1);
     void *inp = tensor(BT * C, 1)->mem[0], *dout = tensor(BT * OC, 1)->mem[0];
     void *w = tensor(OC * C, 1)->mem[0], *dw = tensor(OC * C, 1)->mem[0];
@@ -279,26 +274,26 @@ static void matmul_bits(float bits[BITS]) {
 static void refused_algorithms(void **state) {
     static float first[BITS], second[BITS];
     size_t bytes;
-    ok(layers_cuda_options(0, 2, "cublaslt"));
+    must(layers_cuda_options(0, 2, "cublaslt"));
     plan_small();
     matmul_bits(first);
-    set("CUDA_STAND_IN_REFUSED", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "1");
     plan_small();
-    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has chosen already
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has chosen already
     matmul_bits(second);
     assert_memory_not_equal(first, second, sizeof first);
     matmul(7, 8, 16);
-    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     plan_small();
-    set("CUDA_STAND_IN_FAIL", "");
-    set("CUDA_STAND_IN_REFUSED", "8");
-    expect_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes), "no algorithm");
-    set("CUDA_STAND_IN_REFUSED", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "8");
+    assert_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes), "no algorithm");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");
     plan_small();
     // an algorithm that has run once must not be replaced, since the bits would change silently
-    set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     void *x = floats(BITS)->mem[0];
-    expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
+    assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
 }
 
 // A kernel that fails while it runs must be reported by a later call, and not as an algorithm that the
@@ -309,30 +304,30 @@ static void failed_kernels(void **state) {
     char host[4];
     plan_small();
     void *x = floats(BITS)->mem[0];
-    set("CUDA_STAND_IN_FAIL", "kernel:1");
+    cuda_stand_in_set("CUDA_STAND_IN_FAIL", "kernel:1");
     LAYER(gelu_forward(GPT2_F32, x, x, 4));
     LAYER(matmul_forward(GPT2_F32, x, x, x, x, 3, TC, 8));
-    expect_error(layers->download(host, x, sizeof host), failed);
-    set("CUDA_STAND_IN", "eager");
+    assert_error(layers->download(host, x, sizeof host), failed);
+    cuda_stand_in_set("CUDA_STAND_IN", "eager");
     LAYER(gelu_forward(GPT2_F32, x, x, 4));
-    expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), failed);
-    expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, 5, TC, 8), failed);  // not planned
-    set("CUDA_STAND_IN", "lazy");
-    expect_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes),
+    assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), failed);
+    assert_error(layers->matmul_forward(GPT2_F32, x, x, x, x, 5, TC, 8), failed);  // not planned
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
+    assert_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes),
                  "a matmul that was tried: illegal memory access");
 }
 
 // -------- the tuning file
 
 static void plan_tuned(const char *text, int may_time) {
-    ok(layers_cuda_tune("tuned.txt", text, may_time));
+    must(layers_cuda_tune("tuned.txt", text, may_time));
     plan_small();
 }
 
 // Plans with the tuning file `text`, and returns the file's new text. fastest: the algorithm that the
 // stand-in makes the fastest.
 static char *tuned(const char *text, const char *fastest) {
-    set("CUDA_STAND_IN_FASTEST", fastest);
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", fastest);
     plan_tuned(text, 1);
     char *after = layers_cuda_tuned();
     assert_non_null(after);
@@ -374,8 +369,8 @@ static void expect_tune_error(const char *text, int may_time, const char *part) 
     size_t bytes;
     int rc = layers_cuda_tune("tuned.txt", text, may_time);
     if (rc == 0) rc = layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes);
-    expect_error(rc, part);
-    ok(layers_cuda_tune(NULL, NULL, 0));
+    assert_error(rc, part);
+    must(layers_cuda_tune(NULL, NULL, 0));
 }
 
 // With a complete tuning file, plan must time nothing, call no heuristic, and keep the choices, even if
@@ -410,7 +405,7 @@ static void check_damaged(const char *text, int lines) {
 
 static void tuning(void **state) {
     static float untuned[BITS], bits[BITS];
-    ok(layers_cuda_options(0, 2, "cublaslt"));
+    must(layers_cuda_options(0, 2, "cublaslt"));
     plan_small();
     matmul_bits(untuned);
     char *text = tuned("", "3");  // each matmul chooses algorithm 3, with its epilogue
@@ -423,7 +418,7 @@ static void tuning(void **state) {
     assert_true(ms >= 10 && ms < 20);
     matmul_bits(bits);
     assert_memory_not_equal(bits, untuned, sizeof bits);
-    set("CUDA_STAND_IN_FASTEST", "4");
+    cuda_stand_in_set("CUDA_STAND_IN_FASTEST", "4");
     check_kept(text, bits);
 
     // epilogues slower than separate kernels ("apart")
@@ -431,7 +426,7 @@ static void tuning(void **state) {
     assert_int_equal(count(apart, " = apart "), split);
     assert_int_equal(count(apart, " = 02000000"), lines - split);
     plan_tuned(apart, 0);
-    ok(layers_cuda_tune("tuned.txt", apart, 1));
+    must(layers_cuda_tune("tuned.txt", apart, 1));
     plan(TB * TT, 1, TC, 1, 8, 1);  // times the matmul for logits of another shape
     matmul(TB * TT, TC, 4 * TC);
 
@@ -441,17 +436,17 @@ static void tuning(void **state) {
     assert_int_equal(count(whole, " epilogue 512 = "), split);
 
     // an algorithm in the file that passes the library's check but does not run
-    set("CUDA_STAND_IN_REFUSED", "4");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "4");
     expect_tune_error(text, 0,
                       "line 2: cuBLASLt rejects this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
     // a candidate that the library refuses must not win
-    set("CUDA_STAND_IN_REFUSED", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "1");
     char *others = tuned("", "0");
-    set("CUDA_STAND_IN_REFUSED", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
     // another version of the library needs its own lines, which are added or reported missing
-    set("CUDA_STAND_IN_CUBLASLT", "130200");
+    cuda_stand_in_set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
     assert_true(strncmp(both, text, strlen(text)) == 0 && count(both, " cuBLASLt 130200 ") == lines);
@@ -484,7 +479,7 @@ static void split_sums(void **state) {
     static float whole[BITS], split[BITS];
     plan_small();
     matmul_bits(whole);
-    set("CUDA_STAND_IN_SPLIT", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_SPLIT", "1");
     matmul_bits(split);
     assert_memory_not_equal(whole, split, sizeof whole);
     on_all(1, matmul_cases);
@@ -494,7 +489,7 @@ static void split_sums(void **state) {
 // The heuristic's first algorithms refuse attention's matrices if a head's size is not a multiple of 16
 // bytes.
 static void misaligned_heads(void **state) {
-    set("CUDA_STAND_IN_ALIGNED", "3");
+    cuda_stand_in_set("CUDA_STAND_IN_ALIGNED", "3");
     on_all(1, attention_cases);
 }
 #endif
@@ -502,7 +497,7 @@ static void misaligned_heads(void **state) {
 static void attentions(void **state) {
     on_all(1, attention_cases);
     const layers_span one = { .n = 1, .room = 32 };
-    expect_error(layers->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 514, 2),
+    assert_error(layers->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 514, 2),
                  "257 channels; must be at most 256");
 }
 
@@ -515,7 +510,7 @@ static void attention_limit(void **state) {
         int rows;
     } cases[] = { { 0, B }, { row - 1, 1 }, { row, 1 }, { 2 * row, 2 }, { 4 * row, 4 }, { 100 * row, B } };
     static uint16_t first[3 * N], now[3 * N];
-    ok(layers_cuda_options(0, 0, "cublaslt"));
+    must(layers_cuda_options(0, 0, "cublaslt"));
     for (int i = 0; i < COUNT(cases); i++) {
         layers_cuda_attention_limit(cases[i].limit);
         dtype = GPT2_BF16;
@@ -567,17 +562,17 @@ static void cudnn_scratch(void **state) {
 
 static void attention_options(void **state) {
     size_t bytes;
-    expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
-    ok(layers_cuda_options(0, 0, NULL));
+    assert_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
+    must(layers_cuda_options(0, 0, NULL));
     LAYER(plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: cuDNN does not support fp32
     assert_string_equal(layers_cuda_attention(), "cuBLASLt");
     static const char *const words[] = { "cudnn", "cudnn-fast" };
     for (int i = 0; i < 2; i++) {
-        ok(layers_cuda_options(0, 0, words[i]));
-        expect_error(layers->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
+        must(layers_cuda_options(0, 0, words[i]));
+        assert_error(layers->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
                      "cublaslt");  // the error suggests this
     }
-    ok(layers_cuda_options(0, 0, NULL));
+    must(layers_cuda_options(0, 0, NULL));
 }
 
 // --------

@@ -2,9 +2,8 @@
 // is stopped does not count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 #include "unit.h"
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/net/net.h"
 
 // A long list of ranks ends with the number of those left out.
@@ -33,8 +32,6 @@ static void many_ranks(void **state) {
     assert_string_equal(net_list(&n, chosen, list), "rank 0 (host unknown)");
 }
 
-static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
-
 static void stopped(void **state) {
     int status = 0;
     pid_t child = fork();
@@ -44,14 +41,14 @@ static void stopped(void **state) {
         raise(SIGSTOP);
         double waited = patience_waited(&p);
         for (int i = 0; i < 4; i++) {
-            nap_ms(50);
+            clock_nap(0.05);
             waited = patience_waited(&p);
         }
         _exit(waited < 0.19 ? 1 : waited > p.last - begin - 0.8 + 0.25 ? 2 : 0);
     }
     assert_int_equal(waitpid(child, &status, WUNTRACED), child);
     assert_true(WIFSTOPPED(status));
-    nap_ms(800);  // of which at most 0.2 s count
+    clock_nap(0.8);  // of which at most 0.2 s count
     kill(child, SIGCONT);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

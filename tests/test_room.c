@@ -1,15 +1,11 @@
 // Tests how much host memory a rank may use, with made-up system files like those of various machines and
 // containers, and with real limits on a child process.
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
+#include "files.h"
 #include "unit.h"
 #include "../llmc_zero/device/room.h"
-#include "../llmc_zero/zero.h"
 
 enum { MIB = 1 << 20 };
 static char root[64];
@@ -37,11 +33,7 @@ static int begin(void **state) {
     return 0;
 }
 
-static int end(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", root);
-    return system(command);
-}
+static int end(void **state) { return remove_tree(root); }
 
 static void expect(int ranks, size_t mib, const char *limit) {
     host_room room;

@@ -1,8 +1,8 @@
 // Tests tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with
 // streams.
-#include <dirent.h>
-#include <time.h>
+#include "files.h"
 #include "unit.h"
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/base/error.h"
 #include "../llmc_zero/base/tasks.h"
 
@@ -16,8 +16,6 @@ static void open_lanes(unsigned threads) {
     WORKS(tasks_open(&t, &device_host, NULL, threads & ~LANE_BIT(LANE_TRAINER)));
 }
 
-static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
-
 // Held tasks wait until the gate is open.
 static int gate, at_gate;
 static void shut(void) {
@@ -26,17 +24,17 @@ static void shut(void) {
 }
 static void let_go(void) { __atomic_store_n(&gate, 1, __ATOMIC_SEQ_CST); }
 static void wait_until_held(void) {
-    while (!__atomic_load_n(&at_gate, __ATOMIC_SEQ_CST)) nap_ms(1);
+    while (!__atomic_load_n(&at_gate, __ATOMIC_SEQ_CST)) clock_nap(1e-3);
 }
 static void pass_gate(void) {
     __atomic_store_n(&at_gate, 1, __ATOMIC_SEQ_CST);
-    while (!__atomic_load_n(&gate, __ATOMIC_SEQ_CST)) nap_ms(1);
+    while (!__atomic_load_n(&gate, __ATOMIC_SEQ_CST)) clock_nap(1e-3);
 }
 
 // Tasks that record when they ran.
-static int when[MOST], clock_now;
+static int when[MOST], ticks;
 static int run_note(void *ctx, task *k) {
-    when[k->index] = __atomic_add_fetch(&clock_now, 1, __ATOMIC_SEQ_CST);
+    when[k->index] = __atomic_add_fetch(&ticks, 1, __ATOMIC_SEQ_CST);
     return 0;
 }
 static int run_held(void *ctx, task *k) {
@@ -143,14 +141,7 @@ static void too_many_needs(void **state) {
     tasks_close(&t);
 }
 
-static int threads_now(void) {
-    DIR *d = opendir("/proc/self/task");
-    assert_non_null(d);
-    int n = -2;  // . and ..
-    while (readdir(d)) n++;
-    closedir(d);
-    return n;
-}
+static int threads_now(void) { return files_in("/proc/self/task"); }
 
 static void threads_only_for_lanes_with_tasks(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
@@ -158,7 +149,7 @@ static void threads_only_for_lanes_with_tasks(void **state) {
     WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread along with the first one
     const int before = threads_now() - 1;
     tasks_close(&t);
-    while (threads_now() != before) nap_ms(1);  // an ended thread stays visible for a moment
+    while (threads_now() != before) clock_nap(1e-3);  // an ended thread stays visible for a moment
     open_lanes(ALL);
     assert_int_equal(threads_now(), before);
     WORKS(tasks_submit(&t, &update, AFTER_NOTHING));
@@ -172,7 +163,7 @@ static void threads_only_for_lanes_with_tasks(void **state) {
     WORKS(tasks_wait(&t, &copy));
     assert_int_equal(threads_now(), before + 2);
     tasks_close(&t);
-    while (threads_now() != before) nap_ms(1);
+    while (threads_now() != before) clock_nap(1e-3);
     open_lanes(0);
     WORKS(tasks_submit(&t, &io, AFTER_NOTHING));
     assert_int_equal(threads_now(), before);
@@ -282,7 +273,7 @@ static int waits(lane who, int unit) {
 }
 
 static int run_nap_and_note(void *ms, task *k) {
-    nap_ms(*(long *)ms);
+    clock_nap(1e-3 * (double)*(long *)ms);
     return run_note(ms, k);
 }
 

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "events.h"
 #include "toy_kernels.h"
+#include "../llmc_zero/base/clock.h"
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
@@ -92,9 +92,7 @@ static inline int toy_has(int tensor, int unit) {
 }
 
 static inline void toy_compute(const toy *t, int unit) {
-    if (t->compute_s <= 0 || unit == 0) return;
-    struct timespec nap = { 0, (long)(t->compute_s * 1e9) };
-    nanosleep(&nap, NULL);
+    if (t->compute_s > 0 && unit) clock_nap(t->compute_s);
 }
 
 static inline int toy_start(toy *t, float activation) {
@@ -219,6 +217,17 @@ static inline int toy_create(toy *t, const zero_config *config, const zero_unit 
     TOY_TRY(toy_create_empty(t, config, units));
     return toy_set_initial(t);
 }
+
+#ifdef ZERO_HAVE_CUDA
+// On CUDA, its kernels compute there too.
+static inline int toy_create_on_device(toy *t, const zero_config *config) {
+    TOY_TRY(toy_create(t, config, NULL));
+    if (config->device == ZERO_CPU) return 0;
+    t->on = &toy_cuda;
+    t->device_activation = zero_alloc(t->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
+    return t->device_activation ? 0 : ZERO_ERR_MEMORY;
+}
+#endif
 
 // Lists the units' events from *next on: G gather, R reduction, U update, F forward, B backward. Without
 // overlap they are in the order in which they started. Valid until the next call.

@@ -600,7 +600,9 @@ END
         '^config .*check_steps 2147483647 \(ZERO_CHECK in the environment: all steps'
     screen equals '^ZeRO .*overlap off \(option --overlap\)'
     need 'it lists environment variables that are not set' not grep -q '(ZERO_' "$dir/equals.screen"
-    ZERO_CHECK=yes refuses 1 'ZERO_CHECK=yes in the environment: must be 0 or 1'
+    for option in yes -1 10 ' 1'; do
+        ZERO_CHECK=$option refuses 1 "ZERO_CHECK=$option in the environment: must be 0 or 1"
+    done
     end
     if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'
     else refused 'bad.device' 2 '--device cuda' --device cuda; fi

@@ -68,11 +68,6 @@ std::atomic<long> heuristics{ 0 };
 
 size_t size_of(int type) { return type == CUDA_R_32F ? 4 : 2; }
 
-long setting(const char *name, long usual) {
-    const char *text = getenv(name);
-    return text && *text ? atol(text) : usual;
-}
-
 // --------
 // attributes
 
@@ -390,7 +385,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
-size_t cublasLtGetVersion(void) { return (size_t)setting("CUDA_STAND_IN_CUBLASLT", 130100); }
+size_t cublasLtGetVersion(void) { return (size_t)cuda_stand_in_number("CUDA_STAND_IN_CUBLASLT", 130100); }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
     switch (status) {
@@ -542,10 +537,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (chosen) memcpy(&algo, chosen, sizeof algo);
     cublasStatus_t rc = chosen ? check_algorithm(call.p, algo) : find_algorithm(call.p, any, &algo);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
-    if (algo.id < setting("CUDA_STAND_IN_REFUSED", 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algo.id < cuda_stand_in_number("CUDA_STAND_IN_REFUSED", 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
     bool aligned = is_aligned(A, call.p.a) && is_aligned(B, call.p.b) && is_aligned(C, call.p.c) &&
                    is_aligned(D, call.p.d);
-    if (algo.id < setting("CUDA_STAND_IN_ALIGNED", 0) && !aligned) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algo.id < cuda_stand_in_number("CUDA_STAND_IN_ALIGNED", 0) && !aligned)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
     REFUSE_IF(workspace_size &&
                   (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)),
@@ -553,7 +549,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     rc = check_pointers(call.p, A, B, C, D, algo);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     call.backward = algo.id % 2;
-    if (setting("CUDA_STAND_IN_SPLIT", 0)) call.parts = 2 + algo.key % 3;
+    if (cuda_stand_in_number("CUDA_STAND_IN_SPLIT", 0)) call.parts = 2 + algo.key % 3;
     size_t used = algo.workspace;
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {

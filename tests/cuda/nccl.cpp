@@ -100,11 +100,6 @@ ncclResult_t refuse(ncclResult_t rc, const std::string &why) {
     return rc;
 }
 
-long setting(const char *name, long usual) {
-    const char *text = getenv(name);
-    return text && *text ? atol(text) : usual;
-}
-
 // Returns true if CUDA_STAND_IN_NCCL requests `what` in this operation.
 bool is_asked(const char *what, int rank, long number) {
     char expected[64];
@@ -328,8 +323,8 @@ Shared *map_shared(const std::string &path) {
 
 ncclResult_t check_gpus(const Communicator &c) {
     const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && allowed &&
-        !strcmp(allowed, "1"))
+    if (cuda_stand_in_number("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) &&
+        allowed && !strcmp(allowed, "1"))
         return ncclSuccess;
     for (int r = 0; r < c.ranks; r++) {
         if (r != c.rank && !strcmp(c.shared->gpu[r], c.shared->gpu[c.rank])) {
@@ -424,7 +419,7 @@ bool has_split(Communicator &c) {
 }  // namespace
 
 ncclResult_t ncclGetVersion(int *version) {
-    *version = (int)setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE);
+    *version = (int)cuda_stand_in_number("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE);
     return ncclSuccess;
 }
 

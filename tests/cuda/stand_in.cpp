@@ -11,6 +11,18 @@
 #include "blocks.h"
 #include "nvtx3/nvToolsExt.h"
 
+long cuda_stand_in_number(const char *name, long usual) {
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text) return usual;
+    long value = strtol(text, &end, 10);
+    if (*end || value < 0) {
+        fprintf(stderr, "CUDA stand-in: %s=%s: not a number\n", name, text);
+        abort();
+    }
+    return value;
+}
+
 namespace {
 
 enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff };
@@ -92,18 +104,6 @@ const double KERNEL_MS = 5;             // a kernel's simulated time if CUDA_STA
 // --------
 // settings
 
-long number(const char *name, long usual) {
-    const char *text = getenv(name);
-    char *end;
-    if (!text || !*text) return usual;
-    long value = strtol(text, &end, 10);
-    if (*end || value < 0) {
-        fprintf(stderr, "CUDA stand-in: %s=%s: not a number\n", name, text);
-        abort();
-    }
-    return value;
-}
-
 int choice(const char *name, std::initializer_list<const char *> words) {
     const char *text = getenv(name);
     int i = 0;
@@ -131,16 +131,16 @@ void choose_visible(State &s) {
 void read_settings(State &s) {
     s.mode = (Mode)choice("CUDA_STAND_IN", { "eager", "lazy", "rival", "lag" });
     s.backward = choice("CUDA_STAND_IN_ORDER", { "forward", "backward" });
-    long devices = number("CUDA_STAND_IN_DEVICES", 1);
+    long devices = cuda_stand_in_number("CUDA_STAND_IN_DEVICES", 1);
     s.devices = devices > MAX_DEVICES ? MAX_DEVICES : (int)devices;
     choose_visible(s);
-    s.mig = number("CUDA_STAND_IN_MIG", 0);
-    s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
-    s.first_capability = (int)number("CUDA_STAND_IN_FIRST", s.capability);
-    s.multiprocessors = (int)number("STAND_IN_SMS", 4);
-    s.blocks = (int)number("STAND_IN_BLOCKS", 2);
-    s.protect = number("CUDA_STAND_IN_PROTECT", 1);
-    s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
+    s.mig = cuda_stand_in_number("CUDA_STAND_IN_MIG", 0);
+    s.capability = (int)cuda_stand_in_number("CUDA_STAND_IN_CAPABILITY", 90);
+    s.first_capability = (int)cuda_stand_in_number("CUDA_STAND_IN_FIRST", s.capability);
+    s.multiprocessors = (int)cuda_stand_in_number("STAND_IN_SMS", 4);
+    s.blocks = (int)cuda_stand_in_number("STAND_IN_BLOCKS", 2);
+    s.protect = cuda_stand_in_number("CUDA_STAND_IN_PROTECT", 1);
+    s.print_counts = cuda_stand_in_number("CUDA_STAND_IN_COUNT", 0);
     s.sticky = cudaSuccess;
     s.fail_call.clear();
     const char *fail = getenv("CUDA_STAND_IN_FAIL"), *colon = fail ? strchr(fail, ':') : nullptr;
@@ -194,7 +194,7 @@ void at_exit() {
 
 State::State() {
     read_settings(*this);
-    capacity = (size_t)number("CUDA_STAND_IN_MEMORY", (long)capacity) / (2u << 20) * (2u << 20);
+    capacity = (size_t)cuda_stand_in_number("CUDA_STAND_IN_MEMORY", (long)capacity) / (2u << 20) * (2u << 20);
     arena = (char *)mmap(NULL, MAX_DEVICES * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                          -1, 0);
     if (arena == MAP_FAILED) {

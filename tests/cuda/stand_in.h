@@ -42,6 +42,7 @@
 //   CUDA_STAND_IN_COUNT=1        prints counts to stderr at exit
 #ifndef CUDA_STAND_IN_H
 #define CUDA_STAND_IN_H
+#include <stdlib.h>
 #include "cuda_runtime_api.h"
 #ifdef __cplusplus
 extern "C" {
@@ -56,6 +57,14 @@ long cuda_stand_in_heuristics(void);
 // Reads the variables again, except CUDA_STAND_IN_MEMORY, restarts the count of CUDA_STAND_IN_FAIL, and ends
 // a kernel's failure.
 void cuda_stand_in_settings(void);
+// Sets a variable, or removes it if the value is NULL, and reads all again.
+static inline void cuda_stand_in_set(const char *name, const char *value) {
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    cuda_stand_in_settings();
+}
 
 #ifdef __cplusplus
 }
@@ -63,6 +72,8 @@ void cuda_stand_in_settings(void);
 
 // For the stand-in's other files. --------------------------------------------
 
+// Returns the number that a variable has, or `usual` if it is not set.
+long cuda_stand_in_number(const char *name, long usual);
 // Returns true if CUDA_STAND_IN_FAIL names this call.
 bool cuda_stand_in_fails(const char *call);
 // Returns true if [p, p + size) is in one allocation of device memory, or in pinned host memory, which

@@ -27,11 +27,6 @@ static void expect(int line, long expected, std::initializer_list<long> got) {
 #define CHECK(...) EXPECT(true, __VA_ARGS__)
 #define REFUSED(...) EXPECT(cudaErrorInvalidValue, __VA_ARGS__)
 
-static void setting(const char *name, const char *value) {
-    setenv(name, value, 1);
-    cuda_stand_in_settings();
-}
-
 template <class T> struct Buffer {
     T *p;
     size_t n;
@@ -128,7 +123,7 @@ __global__ void neighbours(int *out, int waits) {
 
 static void missing_barrier(Rank &) {
     for (const char *order : { "forward", "backward" }) {
-        setting("CUDA_STAND_IN_ORDER", order);
+        cuda_stand_in_set("CUDA_STAND_IN_ORDER", order);
         Buffer<int> right(64), wrong(64);
         OK(run(0, neighbours, 1, 64, right.p, 1), run(0, neighbours, 1, 64, wrong.p, 0));
         EXPECT(39, right.get()[40]);
@@ -174,14 +169,14 @@ static void failed_kernel(Rank &) {
     Buffer<char> x(1000), y(1000);
     int device;
     for (const char *mode : { "eager", "lazy" }) {
-        setting("CUDA_STAND_IN", mode);
-        setting("CUDA_STAND_IN_FAIL", "kernel:1");
+        cuda_stand_in_set("CUDA_STAND_IN", mode);
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", "kernel:1");
         OK(run(0, write_at, 1, 1, x.p, 0), cudaGetLastError());
         if (*mode == 'l') OK(run(0, write_at, 1, 1, y.p, 0));
         EXPECT(cudaErrorIllegalAddress, cudaStreamSynchronize(0), cudaFree(x.p),
                run(0, write_at, 1, 1, x.p, 0), cudaMemset(x.p, 0, 1), cudaGetLastError());
         OK(cudaGetDevice(&device));
-        setting("CUDA_STAND_IN_FAIL", "");
+        cuda_stand_in_set("CUDA_STAND_IN_FAIL", "");
         EXPECT(-1, x.get()[0], y.get()[0]);
     }
 }
@@ -203,14 +198,14 @@ static void missing_event(Rank &) {
     const char *modes[] = { "eager", "lazy", "rival", "lag" };
     const int follows[] = { 1, 0, 0, 1 }, leads[] = { 0, 1, 0, 1 };  // without the event
     for (int i = 0; i < 4; i++) {
-        setting("CUDA_STAND_IN", modes[i]);
+        cuda_stand_in_set("CUDA_STAND_IN", modes[i]);
         CHECK(copied(false, true) == 1, copied(true, true) == 0);
         CHECK(copied(false, false) == follows[i], copied(true, false) == leads[i]);
     }
 }
 
 static void events_and_handles(Rank &) {
-    setting("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     Side side;
     cudaEvent_t start, end;
     Buffer<int> x(std::vector<int>(1, 1));
@@ -234,7 +229,7 @@ static void events_and_handles(Rank &) {
 }
 
 static void pinned_and_pageable_copies(Rank &) {
-    setting("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     Buffer<int> x(std::vector<int>(4, 7));
     int pageable = 1, *pinned, registered[1024], back[4];
     OK(cudaHostAlloc(&pinned, 4, 0), cudaHostRegister(registered, sizeof registered, 0));
@@ -274,10 +269,10 @@ static void guards(Rank &) {
            signal_of([=] { writes(1270), cudaFree(x.p); }), signal_of([=] { writes(1000), exit(0); }),
            signal_of([] { nvtxRangePop(); }));
     OK(signal_of([=] { writes(999), cudaDeviceSynchronize(), nvtxRangePushA("a"), nvtxRangePop(); }));
-    setting("CUDA_STAND_IN", "lazy");
+    cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     OK(cudaMemsetAsync(x.p, 1, 1, 0), cudaMemcpyAsync(copy.p, x.p, 1, cudaMemcpyDeviceToDevice, 0),
        cudaFree(x.p));
-    setting("CUDA_STAND_IN_PROTECT", "0");
+    cuda_stand_in_set("CUDA_STAND_IN_PROTECT", "0");
     EXPECT(1, copy.get()[0]);  // cudaFree waits for the copy
     EXPECT(-1, x.p[0]);        // and overwrites the memory
 }
@@ -345,7 +340,7 @@ static void wrong_matmuls(Rank &) {
     for (const Matmul &p : unsupported) EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply(p));
     for (const Matmul &p : beyond_their_memory) EXPECT(CUBLAS_STATUS_EXECUTION_FAILED, multiply(p));
     OK(multiply({}));
-    setting("CUDA_STAND_IN_ALIGNED", "1");
+    cuda_stand_in_set("CUDA_STAND_IN_ALIGNED", "1");
     EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply({ .a_offset = 8 }));
     OK(multiply({}));
 }

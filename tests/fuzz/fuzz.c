@@ -1,6 +1,6 @@
+#include "../files.h"
 #include "fuzz.h"
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,11 +47,7 @@ const char *fuzz_read(const fuzz_target *t, const uint8_t *bytes, size_t n) {
 
 static char folder[PATH_MAX - 300];
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
-    return remove(path);
-}
-
-static void remove_folder(void) { nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS); }
+static void remove_folder(void) { remove_tree(folder); }
 
 const char *fuzz_path(const char *name) {
     static char paths[4][PATH_MAX];
