@@ -489,6 +489,7 @@ static void test_all_at_once(void **state) {
                        "'scheduler': {'type': 'OneCycle', 'params': {'stage': 1}},\n"
                        "'gradient_clipping': 'much'}";
     assert_int_equal(read_text(text), ZERO_ERR_ARGUMENT);
+    assert_int_equal(report.n, 6);  // a refused key is not applied too
     char want[sizeof file + 4];
     for (int line = 2; line <= 6; line++) {
         snprintf(want, sizeof want, "%s:%d: ", file, line);
@@ -516,6 +517,7 @@ static void test_all_at_once(void **state) {
     strcat(endless, "}");
     assert_int_equal(read_text(endless), ZERO_ERR_ARGUMENT);
     assert_int_equal(report.n, ZERO_DEEPSPEED_KEYS);
+    assert_string_equal(report.keys[ZERO_DEEPSPEED_KEYS - 1].remark, "the file has too many keys");
     free(endless);
 }
 

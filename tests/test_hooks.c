@@ -659,6 +659,7 @@ static void test_config_refused(void **state) {
     BAD(good, (c.stage = 0, c.debug.naive = c.inference = 1), "inference");
     BAD(good, (c.stage = 0, c.debug.naive = c.accumulate_layers = 1), "use accumulate_layers 0");
     BAD(good, c.numbers.no_master = 1, "numbers.no_master: only bf16");
+    BAD(good, c.comm.nccl = 1, "comm.nccl: NCCL is for CUDA devices");
     BAD(good, c.update_states = 1, "update_states: AdamW has 2 states");
     BAD(good, (c.update_with = no_update, c.update_states = 0, o->optimizer = ZERO_HOST),
         "offload.optimizer: the optimizer has no states");
@@ -677,7 +678,8 @@ static void test_config_refused(void **state) {
     tiers.offload.delayed_update = 1;
     tiers.offload.nvme = "/a,/b";
     WORKS(settings_check(&tiers));
-    BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device below stage 3");
+    BAD(tiers, c.stage = 2,
+        "whole on every device below stage 3; use stage 3 (offload.params nvme, stage 2)");
     BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients: gradients are whole");
     BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
     BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: gradients cannot be farther");

@@ -18,13 +18,12 @@ static int is_number_of(const key_row *w, const json_t *v, double *x) {
     return right && *x >= w->min && *x <= w->max;
 }
 
-static void refuse_number(reader *r, const key_row *w, const json_t *v) {
+static int refuse_number(reader *r, const key_row *w, const json_t *v) {
     const char *kind = w->kind == COUNT ? "whole number" : "number";
     double x;
     if (w->max < NO_LIMIT || (json_as_number(v, &x) && x > w->max))
-        key_refuse(r, v, w->setting, "must be a %s from %.17g to %.17g", kind, w->min, w->max);
-    else
-        key_refuse(r, v, w->setting, "must be a %s of at least %.17g", kind, w->min);
+        return key_refuse(r, v, w->setting, "must be a %s from %.17g to %.17g", kind, w->min, w->max);
+    return key_refuse(r, v, w->setting, "must be a %s of at least %.17g", kind, w->min);
 }
 
 // all: receives the list of words, for a message.
@@ -54,29 +53,20 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
     case ANY:
         return 1;
     case BLOCK:
-        key_refuse(r, v, NULL, "must be a block { ... }");
-        return 0;
+        return key_refuse(r, v, NULL, "must be a block { ... }");
     case COUNT:
     case REAL:
-        if (is_number_of(w, v, x)) return 1;
-        refuse_number(r, w, v);
-        return 0;
+        return is_number_of(w, v, x) || refuse_number(r, w, v);
     case WORD:
-        if (is_word_of(zero_setting_named(w->setting), v, x, words, sizeof words)) return 1;
-        key_refuse(r, v, w->setting, "must be one of %s", words);
-        return 0;
+        return is_word_of(zero_setting_named(w->setting), v, x, words, sizeof words) ||
+               key_refuse(r, v, w->setting, "must be one of %s", words);
     case ONLY:
-        if (json_equals(v, w->only)) return 1;
-        key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
-                   w->only);
-        return 0;
+        return json_equals(v, w->only) || key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why,
+                                                     (int)strcspn(w->only, "|"), w->only);
     default:  // BOOL
-        if (json_as_bool(v, &on)) {
-            *x = on;
-            return 1;
-        }
-        key_refuse(r, v, w->setting, "must be true or false");
-        return 0;
+        if (!json_as_bool(v, &on)) return key_refuse(r, v, w->setting, "must be true or false");
+        *x = on;
+        return 1;
     }
 }
 
@@ -181,29 +171,23 @@ static void judge_type(reader *r) {
     strcpy(r->no_type->value, "fp32");
 }
 
-// As in DeepSpeed, settings that the stage does not support have no effect.
-static void has_no_effect(zero_deepspeed_key *k, const char *needs) {
+// As in DeepSpeed, a setting that the stage does not support has no effect. needs: stages from `lowest` on
+static void needs_stage(reader *r, const zero_config *before, const char *setting, int lowest,
+                        const char *needs) {
+    const zero_setting *s = zero_setting_named(setting);
+    zero_deepspeed_key *k = key_that_sets(r, setting);
+    if (!k || r->config.stage >= lowest || !setting_get(s, &r->config)) return;
+    setting_put(s, &r->config, setting_get(s, before));
     k->fate = ZERO_KEY_NO_EFFECT;
     snprintf(k->remark, sizeof k->remark, "needs %s; DeepSpeed ignores it too", needs);
 }
 
 static void judge_stage(reader *r, const zero_config *before) {
-    zero_offload_config *o = &r->config.offload;
-    const int stage = r->config.stage;
-    zero_deepspeed_key *params = key_that_sets(r, "offload.params"), *group = key_that_sets(r, "param_group"),
-                       *states = key_that_sets(r, "offload.optimizer");
-    if (params && o->params && stage < 3) {
-        o->params = before->offload.params;
-        has_no_effect(params, "stage 3");
-    }
-    if (group && r->config.param_group && stage < 3) {
-        r->config.param_group = before->param_group;
-        has_no_effect(group, "stage 3");
-    }
-    if (states && o->optimizer && stage < 1) {
-        o->optimizer = before->offload.optimizer;
-        has_no_effect(states, "stage 1, 2 or 3");
-    } else if (states && o->optimizer == ZERO_NVME && stage < 3)
+    needs_stage(r, before, "offload.params", 3, "stage 3");
+    needs_stage(r, before, "param_group", 3, "stage 3");
+    needs_stage(r, before, "offload.optimizer", 1, "stage 1, 2 or 3");
+    zero_deepspeed_key *states = key_that_sets(r, "offload.optimizer");
+    if (states && r->config.offload.optimizer == ZERO_NVME && r->config.stage < 3)
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
@@ -265,12 +249,13 @@ static void refuse_trainers_keys(zero_deepspeed *report) {
     }
 }
 
-// alone: 1 if no trainer reads its own keys.
-static int read_file(zero_config *config, zero_deepspeed *report, const char *file, int env_stage,
-                     int alone) {
-    reader r = { .config = *config, .report = report };
+// report NULL: no trainer reads its own keys.
+static int read_file(zero_config *config, zero_deepspeed *report, const char *file, int env_stage) {
+    zero_deepspeed *own = report ? NULL : malloc(sizeof *own);
+    reader r = { .config = *config, .report = report ? report : own };
     json_file j;
-    report->n = 0;
+    if (!r.report) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
+    r.report->n = 0;
     if (env_stage >= 0) r.config.stage = env_stage;
     int rc = json_open(&j, file);
     if (!rc) {
@@ -282,10 +267,11 @@ static int read_file(zero_config *config, zero_deepspeed *report, const char *fi
         judge_stage(&r, config);
         judge_folders(&r, config);
         place_gradients(&r, config);
-        if (alone) refuse_trainers_keys(report);
-        rc = fail_refused(file, report);
+        if (own) refuse_trainers_keys(own);
+        rc = fail_refused(file, r.report);
     }
     json_close(&j);
+    free(own);
     if (!rc) *config = r.config;
     return rc;
 }
@@ -293,20 +279,12 @@ static int read_file(zero_config *config, zero_deepspeed *report, const char *fi
 int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path) {
     ZERO_TRY(settings_check_size(config));
     if (!path || !report) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: path or report is NULL");
-    return read_file(config, report, path, -1, 0);
-}
-
-static int read_for_plugin(zero_config *config, const char *file, int env_stage) {
-    zero_deepspeed *report = malloc(sizeof *report);
-    if (!report) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
-    int rc = read_file(config, report, file, env_stage, 1);
-    free(report);
-    return rc;
+    return read_file(config, report, path, -1);
 }
 
 int zero_config_from_file(zero_config *config, const char *path) {
     ZERO_TRY(settings_check_size(config));
-    return path ? read_for_plugin(config, path, -1)
+    return path ? read_file(config, NULL, path, -1)
                 : zero_fail(ZERO_ERR_ARGUMENT, "zero_config_from_file: path is NULL");
 }
 
@@ -319,7 +297,7 @@ int zero_config_from_env(zero_config *config) {
             return zero_fail(ZERO_ERR_ARGUMENT, "ZERO_STAGE=%s: the stages are 0, 1, 2 and 3", stage);
         env_stage = stage[0] - '0';
     }
-    if (file && *file) return read_for_plugin(config, file, env_stage);
+    if (file && *file) return read_file(config, NULL, file, env_stage);
     if (env_stage >= 0) config->stage = env_stage;
     return 0;
 }

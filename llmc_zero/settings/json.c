@@ -118,20 +118,13 @@ int json_as_count(const json_t *v, int64_t *n) {
     return 1;
 }
 
-static int is_one_of(const char *s, const char *const words[]) {
-    for (int i = 0; words[i]; i++)
-        if (!strcasecmp(s, words[i])) return 1;
-    return 0;
-}
-
 int json_as_bool(const json_t *v, int *on) {
-    static const char *const yes[] = { "true", "on", "yes", "t", "y", "1", NULL };
-    static const char *const no[] = { "false", "off", "no", "f", "n", "0", NULL };
-    if (json_is_string(v)) {
-        *on = is_one_of(json_string_value(v), yes);
-        return *on || is_one_of(json_string_value(v), no);
-    }
-    double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
+    static const char *const words[][2] = { { "false", "true" }, { "off", "on" }, { "no", "yes" },
+                                            { "f", "t" },        { "n", "y" },    { "0", "1" } };
+    for (size_t i = 0; json_is_string(v) && i < sizeof words / sizeof *words; i++)
+        for (*on = 0; *on < 2; ++*on)
+            if (!strcasecmp(json_string_value(v), words[i][*on])) return 1;
+    const double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
     *on = x == 1;
     return (json_is_boolean(v) || json_is_number(v)) && (x == 0 || x == 1);
 }

@@ -15,7 +15,7 @@ zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, con
     return k;
 }
 
-void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...) {
+int key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_REFUSED, v, "");
     if (setting) snprintf(k->setting, sizeof k->setting, "%s", setting);
     if (strlen(k->value) > 60) strcpy(k->value + 57, "...");
@@ -23,13 +23,13 @@ void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt
     va_start(args, fmt);
     vsnprintf(k->remark, sizeof k->remark, fmt, args);
     va_end(args);
+    return 0;
 }
 
-zero_deepspeed_key *key_sets_text(reader *r, const char *setting, const char *value, const char *remark) {
+void key_sets_text(reader *r, const char *setting, const char *value, const char *remark) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
     snprintf(k->setting, sizeof k->setting, "%s", setting);
     snprintf(k->value, sizeof k->value, "%s", value);
-    return k;
 }
 
 zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {

@@ -19,12 +19,12 @@ zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, con
 // Reports that the key sets `setting`, and stores a setting of the plugin in the configuration. remark: why
 // the value differs from the file's, if it does.
 void key_sets(reader *r, const char *setting, double value, const char *remark);
-// Reports that the key sets `setting` to a text. Returns the key's entry.
-zero_deepspeed_key *key_sets_text(reader *r, const char *setting, const char *value, const char *remark);
+// Reports that the key sets `setting` to a text.
+void key_sets_text(reader *r, const char *setting, const char *value, const char *remark);
 // Returns the key that set a setting, or NULL.
 zero_deepspeed_key *key_that_sets(const reader *r, const char *setting);
-// Refuses the key. setting: what to set instead, or NULL.
-void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
+// Refuses the key and returns 0. setting: what to set instead, or NULL.
+int key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 #endif

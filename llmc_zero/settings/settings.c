@@ -72,7 +72,7 @@ int zero_edit_distance(const char *a, size_t na, const char *b, size_t nb) {
 
 // -------- values
 
-static double number(const zero_setting *s, const zero_config *config) {
+double setting_get(const zero_setting *s, const zero_config *config) {
     const void *at = (const char *)config + s->offset;
     if (s->kind == ZERO_KIND_UNSIGNED) return *(const unsigned *)at;
     if (s->kind == ZERO_KIND_INT64) return (double)*(const int64_t *)at;
@@ -107,7 +107,7 @@ static int in_range(const zero_setting *s, double x) {
 }
 
 void zero_setting_text(const zero_setting *s, const zero_config *config, char *text, size_t size) {
-    const double x = number(s, config);
+    const double x = setting_get(s, config);
     const char *const *given = (const void *)((const char *)config + s->offset);
     if (s->kind == ZERO_KIND_TEXT)
         snprintf(text, size, "%s", *given ? *given : "");
@@ -161,7 +161,7 @@ int zero_settings_from_env(zero_config *config) {
 static int check_ranges(const zero_config *c) {
     char value[64];
     for (const zero_setting *s = settings; s < settings + SETTINGS; s++) {
-        if (in_range(s, number(s, c))) continue;
+        if (in_range(s, setting_get(s, c))) continue;
         zero_setting_text(s, c, value, sizeof value);
         return refuse(s, value);
     }

@@ -8,6 +8,8 @@ int settings_check(const zero_config *c);
 int settings_check_size(const zero_config *c);  // checks only zero_config.size
 // Returns the name of the update, "AdamW" or update_name; NULL: it has none.
 const char *settings_update(const zero_config *c);
+// Returns a number or an enum; 0 for a text.
+double setting_get(const zero_setting *s, const zero_config *config);
 // Sets a number or an enum; x must be in its range.
 void setting_put(const zero_setting *s, zero_config *config, double x);
 
