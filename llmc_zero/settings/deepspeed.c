@@ -224,7 +224,7 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
         size_t n = (size_t)snprintf(line, sizeof line, "%s:%d: %s: %s%s%s", file, k->line, k->key, k->value,
                                     *k->value ? ": " : "", k->remark);
         if (refused == 1) return zero_fail(ZERO_ERR_ARGUMENT, "%s", line);
-        if (used + n + 4 > sizeof text)
+        if (used + n + sizeof "\n  \n  and 9999 more" > sizeof text)
             left++;
         else
             used += (size_t)snprintf(text + used, sizeof text - used, "\n  %s", line);
