@@ -75,6 +75,12 @@ static void print(TimedLayer layer, gpt2_dtype dt, double a, double b, double c,
         print(layer, dt, a, b, c, seconds);                  \
     } while (0)
 
+// The layer whose turn it is
+#define KEPT (kept + turn * wide)
+#define BESIDE (beside + turn * wide)
+#define WEIGHTS (weights + turn * apart)
+#define DWEIGHTS (dweights + turn * apart)
+
 static void time_shape(const shape *s, gpt2_dtype dt) {
     const Layers *l = &layers_cpu;
     const int BT = s->B * s->T, C = s->C, Vp = gpt2_padded_vocab(s->V), rows = BT;
@@ -83,9 +89,11 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     if (l->plan(dt, s->B, s->T, C, s->NH, Vp, rows, &scratch_bytes)) fail(gpt2_last_error());
     void *scratch = memory_of(scratch_bytes + 4096);
     if (l->use_scratch(scratch)) fail(gpt2_last_error());
-    void *x = memory_of(wide), *y = memory_of(wide), *z = memory_of(wide), *u = memory_of(wide);
+    // What the layer before has just computed is in the caches; what forward kept for backward may not be.
+    void *x = memory_of(wide), *y = memory_of(wide), *u = memory_of(wide);
+    char *kept = memory_of(LAYERS * wide), *beside = memory_of(LAYERS * wide);
     const size_t most = (size_t)C * (Vp > 4 * C ? Vp : 4 * C) * size;
-    // Weights alternate between the layers of a model, so that they are in the caches as in a run.
+    // Weights alternate between the layers of a model, too.
     const size_t apart = (size_t)12 * C * C * size / 4096 * 4096 + 4096;
     char *weights = memory_of(most + LAYERS * apart), *dweights = memory_of(most + LAYERS * apart);
     void *bias = memory_of(4 * C * 4), *dbias = memory_of(4 * C * 4);
@@ -97,42 +105,38 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     for (int i = 0; i < 3; i++) {
         const int out[] = { 3 * C, C, C }, in[] = { C, C, 4 * C };
         SAMPLE(TIMED_MATMUL, BT, in[i], out[i],
-               matmul_forward(dt, y, x, weights + turn * apart, bias, BT, in[i], out[i]));
+               matmul_forward(dt, KEPT, x, WEIGHTS, bias, BT, in[i], out[i]));
     }
     SAMPLE(TIMED_MATMUL_GELU, BT, C, 4 * C,
-           matmul_gelu_forward(dt, y, z, x, weights + turn * apart, bias, BT, C, 4 * C));
+           matmul_gelu_forward(dt, KEPT, BESIDE, x, WEIGHTS, bias, BT, C, 4 * C));
     for (int i = 0; i < 3; i++) {
         const int out[] = { 3 * C, C, 4 * C };
         SAMPLE(TIMED_MATMUL_BACKWARD, BT, C, out[i],
-               matmul_backward(dt, u, NULL, dweights + turn * apart, i == 1 ? NULL : dbias, y, x,
-                               weights + turn * apart, NULL, BT, C, out[i], 0));
+               matmul_backward(dt, u, NULL, DWEIGHTS, i == 1 ? NULL : dbias, y, KEPT, WEIGHTS, NULL, BT, C,
+                               out[i], 0));
     }
     SAMPLE(TIMED_GELU_BACKWARD, BT, 4 * C, C,
-           matmul_backward(dt, u, NULL, dweights + turn * apart, NULL, y, x, weights + turn * apart, z, BT,
-                           4 * C, C, 0));
-    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, weights + turn * apart, NULL, rows, C, Vp));
+           matmul_backward(dt, u, NULL, DWEIGHTS, NULL, y, KEPT, WEIGHTS, BESIDE, BT, 4 * C, C, 0));
+    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, WEIGHTS, NULL, rows, C, Vp));
     SAMPLE(TIMED_SOFTMAX, rows, s->V, 0, softmax_crossentropy(dt, losses, logits, 0, tokens, rows, s->V, Vp));
     SAMPLE(TIMED_SOFTMAX_BACKWARD, rows, s->V, 0,
            softmax_crossentropy(dt, losses, logits, 1e-3f, tokens, rows, s->V, Vp));
     SAMPLE(TIMED_HEAD_BACKWARD, rows, C, Vp,
-           matmul_backward(dt, u, NULL, dweights + turn * apart, NULL, logits, x, weights + turn * apart,
-                           NULL, rows, C, Vp, 0));
-    SAMPLE(TIMED_ATTENTION, BT, s->T, C, attention_forward(dt, y, lse, x, s->B, s->T, C, s->NH));
+           matmul_backward(dt, u, NULL, DWEIGHTS, NULL, logits, x, WEIGHTS, NULL, rows, C, Vp, 0));
+    SAMPLE(TIMED_ATTENTION, BT, s->T, C, attention_forward(dt, KEPT, lse, x, s->B, s->T, C, s->NH));
     SAMPLE(TIMED_ATTENTION_BACKWARD, BT, s->T, C,
-           attention_backward(dt, u, z, x, y, lse, s->B, s->T, C, s->NH));
+           attention_backward(dt, u, x, KEPT, BESIDE, lse, s->B, s->T, C, s->NH));
     SAMPLE(TIMED_LAYERNORM, BT, C, 0,
-           residual_layernorm_forward(dt, y, z, mean, rstd, x, u, weights + turn * apart, bias, BT, C));
+           residual_layernorm_forward(dt, KEPT, BESIDE, mean, rstd, x, u, WEIGHTS, bias, BT, C));
     SAMPLE(TIMED_LAYERNORM_BACKWARD, BT, C, 0,
-           layernorm_backward(dt, y, dweights + turn * apart, dbias, sums, x, z, weights + turn * apart, mean,
-                              rstd, BT, C));
-    SAMPLE(TIMED_GELU, (double)BT * 4 * C, 0, 0, gelu_forward(dt, y, x, (size_t)BT * 4 * C));
-    SAMPLE(TIMED_ENCODER, BT, C, 0,
-           encoder_forward(dt, y, tokens, weights + turn * apart, weights + turn * apart, s->B, s->T, C));
+           layernorm_backward(dt, y, DWEIGHTS, dbias, sums, x, KEPT, WEIGHTS, mean, rstd, BT, C));
+    SAMPLE(TIMED_GELU, (double)BT * 4 * C, 0, 0, gelu_forward(dt, y, KEPT, (size_t)BT * 4 * C));
+    SAMPLE(TIMED_ENCODER, BT, C, 0, encoder_forward(dt, y, tokens, WEIGHTS, WEIGHTS, s->B, s->T, C));
     SAMPLE(TIMED_ENCODER_BACKWARD, BT, C, 0,
-           encoder_backward(dt, dweights + turn * apart, weights + turn * apart, y, tokens, s->B, s->T, C));
+           encoder_backward(dt, DWEIGHTS, WEIGHTS, y, tokens, s->B, s->T, C));
     l->free();
-    void *all[] = { scratch, x,      y,    z,    u,   weights, dweights, bias,
-                    dbias,   logits, mean, rstd, lse, sums,    losses,   tokens };
+    void *all[] = { scratch, x,      y,    kept, beside, u,    weights, dweights, bias,
+                    dbias,   logits, mean, rstd, lse,    sums, losses,  tokens };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

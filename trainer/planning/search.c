@@ -24,13 +24,20 @@ size_t room_on(const Search *s, int tier) {
     return room > more ? room - more : 0;
 }
 
-// Leaves 1/64 free for memory outside the plan: the program itself, and other programs.
+// Returns what to leave free for memory outside the plan: for the program itself, for other programs and, on
+// a CPU, for the kernels that oneDNN compiles. Under a limit on the address space `beside` has counted these.
+static size_t left_free(const Search *s, int tier) {
+    const size_t kernels = 8 << 20, part = room_on(s, tier) / 64;
+    const int compiles = tier == ZERO_DEVICE && !on_cuda() && !run.machine && !s->beside;
+    return compiles && kernels < room_on(s, tier) - part ? part + kernels : part;
+}
+
 size_t missing(const Search *s, const Bytes *bytes, int *tier) {
     size_t most = 0;
     *tier = ZERO_DEVICE;
     if (!is_possible(bytes)) return SIZE_MAX;
     for (int i = 0; i < PLACES; i++) {
-        const size_t room = room_on(s, i) - room_on(s, i) / 64;
+        const size_t room = room_on(s, i) - left_free(s, i);
         if (bytes->on[i] <= room || bytes->on[i] - room < most) continue;
         most = bytes->on[i] - room;
         *tier = i;
