@@ -13,7 +13,7 @@ scripts/install_deps.sh check
 mkdir -p build
 : >build/unstable
 failed=0
-kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-60}
+kills=${KILLS:-6} kill_saves=${KILL_SAVES:-20} fuzz_seconds=${FUZZ:-60}
 
 report() {          # STATUS WHAT
     if [ "$1" = 0 ]; then

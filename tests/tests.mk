@@ -79,8 +79,8 @@ stand-in-tests: $(STAND_IN_TESTS)
 sanitized: $(TRAINER) $(TESTS)
 #? check               checks dependencies, format and static analysis, and runs the tests under sanitizers
 #? LLMC=folder         make check: an existing clone of llm.c to build with the plugin (default: a new clone)
-#? KILLS=10            make check: number of ranks to kill and stop
-#? KILL_SAVES=50       make check: number of ranks to kill, half of them during a save
+#? KILLS=6             make check: number of ranks to kill and stop
+#? KILL_SAVES=20       make check: number of ranks to kill, half of them during a save
 #? FUZZ=60             make check: seconds of fuzzing for each file reader
 check: deps
 	@$(WITHOUT_FLAGS) scripts/check.sh
