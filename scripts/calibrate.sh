@@ -12,8 +12,8 @@ cores=$(nproc)
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 or() { cat "$1" >&2; echo "calibrate.sh: failed" >&2; exit 1; }
 
-# Other work on the machine slows down whole seconds, so layers and collectives are measured twice, some time
-# apart, and the shorter time counts.
+# Other work on the machine slows down whole seconds, so collectives and layers on all cores are measured
+# twice, and the shorter time counts.
 # all ARGUMENT...: runs a process of one thread for each core at once; prints what the first one printed
 all() {
     local pids=() i
@@ -49,11 +49,10 @@ collective() {
         }'
 }
 
-for _ in 1 2; do
-    all layers >>"$work/samples_1"
-    OMP_NUM_THREADS=1 "$build/calibrate" layers >>"$work/samples_alone" 2>"$work/err" || or "$work/err"
-    OMP_NUM_THREADS=$cores "$build/calibrate" layers >>"$work/samples_n" 2>"$work/err" || or "$work/err"
-done
+all layers >"$work/samples_1"
+OMP_NUM_THREADS=1 "$build/calibrate" layers >"$work/samples_alone" 2>"$work/err" || or "$work/err"
+OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err" || or "$work/err"
+all layers >>"$work/samples_1"
 {
     echo '{'
     echo "\"kind\": [\"cpu\"], \"title\": [\"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)\"],"
