@@ -89,7 +89,7 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     if (l->plan(dt, s->B, s->T, C, s->NH, Vp, rows, &scratch_bytes)) fail(gpt2_last_error());
     void *scratch = memory_of(scratch_bytes + 4096);
     if (l->use_scratch(scratch)) fail(gpt2_last_error());
-    // What the layer before has just computed is in the caches; what forward kept for backward may not be.
+    // A layer finds its input in the caches, but not always the activations that forward kept for backward.
     void *x = memory_of(wide), *y = memory_of(wide), *u = memory_of(wide);
     char *kept = memory_of(LAYERS * wide), *beside = memory_of(LAYERS * wide);
     const size_t most = (size_t)C * (Vp > 4 * C ? Vp : 4 * C) * size;

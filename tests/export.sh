@@ -103,7 +103,7 @@ another option|option -b: cannot be used with --export|good a.bin -b 4
 fp16|option --dtype fp16: an export must be in fp32 or bf16|good a.bin --dtype fp16
 no model|option --export .*/none.bin: no such file|none.bin a.hf
 no folder|option --export .*/none: no such file or folder|none a.hf
-an empty folder|no complete checkpoint in this folder, and no model.safetensors|. a.hf
+an empty folder|neither a complete checkpoint nor model.safetensors|. a.hf
 a missing folder|nowhere/a.hf.*No such file|good nowhere/a.hf
 a tokenizer for llm.c|option --tokenizer .*: .*llm.c.s file|good a.bin --tokenizer data/stories_tokenizer.bin
 not a tokenizer file|stories_val.bin: not a tokenizer file|good a.hf --tokenizer data/stories_val.bin

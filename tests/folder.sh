@@ -216,7 +216,7 @@ damages() {
         keep
         finds_bad "$out" "$pattern"
         way="; to continue from step $step, add --resume $out/step_0000000$step and name another -o"
-        [ "$step" != 0 ] || way="; there is no older checkpoint in $out"
+        [ "$step" != 0 ] || way="; $out has no older checkpoint"
         denies 2 "$pattern.*$way" -x 8 -n 2 -y 1
         unchanged
         end
@@ -234,7 +234,7 @@ test_verify() {
     verifies 1 "$out" 12
     prints 'step_00000008: the save did not finish'
     mkdir "$out/empty"
-    finds_bad "$out/empty" 'there is no complete checkpoint'
+    finds_bad "$out/empty" 'has no complete checkpoint'
     finds_bad "$out/nowhere" 'nowhere: No such file'
     finds_bad data/stories_val.bin 'stories_val.bin: neither a folder nor model_NNNNNNNN.bin'
     end
@@ -258,7 +258,7 @@ END
     mv "$out/$model" "$out/model_00000007.bin"
     runs 1 -e "$out" -x 1
     prints '^model .*/model_00000004.bin: ' "/$model: .*No such file.*; looking for an older checkpoint\$"
-    finds_bad "$out/model_00000007.bin" 'model_00000007.bin: cannot be verified: there is no checkpoint'
+    finds_bad "$out/model_00000007.bin" 'model_00000007.bin: cannot be verified without its checkpoint'
     end
     for damage in 'truncate -s -1' ': >step_00000006/manifest.json'; do
         begin_good "folder.verify: a model file beside a damaged checkpoint, after $damage"

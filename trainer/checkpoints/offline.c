@@ -32,8 +32,7 @@ static int print_bad(void) {
 static int verify_model(const char *path) {
     struct stat st;
     const model_state is = model_file_check(path);
-    if (is == MODEL_ALONE)
-        return gpt2_fail("%s: cannot be verified: there is no checkpoint to compare it with", path);
+    if (is == MODEL_ALONE) return gpt2_fail("%s: cannot be verified without its checkpoint", path);
     if (is != MODEL_GOOD) return -1;
     if (stat(path, &st)) return gpt2_fail("%s: %s", path, strerror(errno));
     print_good(NULL, path, st.st_size);
@@ -81,7 +80,7 @@ static int verify_all(const char *path) {
     for (int i = 0; i < l.n; i++) bad |= verify_found(&l.found[i], &checked);
     free(l.found);
     if (checked) return bad;
-    gpt2_fail("%s: there is no complete checkpoint", path);
+    gpt2_fail("%s: has no complete checkpoint", path);
     return print_bad();
 }
 
@@ -144,7 +143,7 @@ static const char *find_source(void) {
     if (!is_run(opt.export_from)) return opt.export_from;
     l = checkpoints_in("--export", opt.export_from);
     if (!l.newest)
-        die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
+        die("option --export %s: this folder has neither a complete checkpoint nor model.safetensors",
             opt.export_from);
     return l.newest->path;
 }

@@ -50,7 +50,7 @@ static const char *way_on(int most) {
                  f->step, f->path);
         return text;
     }
-    snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
+    snprintf(text, sizeof text, "; %s has no older checkpoint", opt.output);
     return text;
 }
 
