@@ -205,11 +205,15 @@ int link_open(net *n, const zero_config *config, zero_launch launched) {
 }
 
 // If a rank is missing, MPI_Finalize may not end: its thread is left behind. If the process ended inside that
-// call, the launcher would report a failure. After a failure MPI may still be sending the notes.
+// call, the launcher would report a failure. After a failure MPI may still be sending the notes. A rank that
+// missed a collective has messages that it never received: if it freed their communicator, Open MPI 4.1 could
+// lose later messages on other communicators.
 void link_close(net *n, int clean) {
     struct link *s = n->link;
     const int calls = clean && !is_over();
-    if (calls) MPI_Comm_free(&s->comm);
+    int left = 0;
+    if (calls) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, s->comm, &left, MPI_STATUS_IGNORE);
+    if (calls && !left) MPI_Comm_free(&s->comm);
     if (calls && s->finalize) {
         sem_post(&life.over);
         comes_within(n->timeout_s, &life.ended);
