@@ -82,6 +82,7 @@ optional() {
     { may_install && { apt_install $2 || { apt update && apt_install $2; }; }; } ||
         echo "Continuing without it: $3."
 }
+optional 'command -v ccache' ccache 'make test compiles the plugin fifteen times'
 if [ "${1:-}" = check ]; then
     # Only version 14, because later versions of clang-format format C differently.
     optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'

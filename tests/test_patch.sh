@@ -12,6 +12,8 @@ unset ZERO_STAGE ZERO_CONFIG ZERO_POISON ZERO_CHECK MAKEFLAGS MAKELEVEL
 export ZERO_OPT=-O0             # the plugin compiles in a third of the time, and the tests train little
 
 . tests/cases.sh
+# Most of the trainers here compile the same plugin, which ccache, if it is installed, compiles once.
+[ ! -d /usr/lib/ccache ] || export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$dir/ccache
 
 # copy_patch FOLDER: copies the script and the files that it installs to $dir/FOLDER; sets patch to the copy.
 copy_patch() {
