@@ -100,7 +100,8 @@ static struct {
     Place scheduler;
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
-    int first, lanes, started;     // the running warp: its first thread, its lanes, and the lanes started
+    // The running warp: its first thread, its lanes, those started, those that had their turn to go on
+    int first, lanes, started, resumed;
     cuda_stand_in_lanes given[2];  // the lanes' values: lanes may read one while others write the other
     int turn;
 } block;
@@ -118,6 +119,27 @@ static bool next_new_lane() {
     return true;
 }
 
+static Fiber *new_fiber();
+// Returns the fiber of the warp's next lane that can run: first the new ones, then those that waited.
+static Fiber *next_lane() {
+    if (next_new_lane()) {
+        Thread *thread = &block.threads[block.current];
+        return thread->fiber = block.idle_count ? block.idle[--block.idle_count] : new_fiber();
+    }
+    while (block.resumed < block.lanes) {
+        const int t = block.first + in_order(block.resumed++, block.lanes);
+        if (block.threads[t].state != READY) continue;
+        make_current(t);
+        return block.threads[t].fiber;
+    }
+    return NULL;
+}
+// Each lane hands over to the next one, and the last one to run_lanes.
+static void hand_over(Fiber *self) {
+    Fiber *next = next_lane();
+    switch_to(&self->place, next ? &next->place : &block.scheduler);
+}
+
 static void fiber_main() {
     for (;;) {
         Fiber *self = block.threads[block.current].fiber;
@@ -129,7 +151,7 @@ static void fiber_main() {
             // If this thread had to wait, no new lane is left, because all lanes start before any continues.
         } while (next_new_lane());
         block.idle[block.idle_count++] = self;
-        switch_to(&self->place, &block.scheduler);
+        hand_over(self);
     }
 }
 
@@ -145,28 +167,17 @@ static Fiber *new_fiber() {
     return fiber;
 }
 
-static void resume(Thread *thread) { switch_to(&block.scheduler, &thread->fiber->place); }
-
 static void wait_as(State state) {
     Thread *thread = &block.threads[block.current];
     thread->state = state;
-    switch_to(&thread->fiber->place, &block.scheduler);
+    hand_over(thread->fiber);
 }
 
 // Runs each ready lane of the warp until it waits or ends.
 static void run_lanes() {
-    while (next_new_lane()) {
-        Thread *thread = &block.threads[block.current];
-        thread->fiber = block.idle_count ? block.idle[--block.idle_count] : new_fiber();
-        resume(thread);
-    }
-    for (int i = 0; i < block.lanes; i++) {
-        int t = block.first + in_order(i, block.lanes);
-        if (block.threads[t].state == READY) {
-            make_current(t);
-            resume(&block.threads[t]);
-        }
-    }
+    block.resumed = 0;
+    Fiber *first = next_lane();
+    if (first) switch_to(&block.scheduler, &first->place);
 }
 
 // Returns true if lanes of the warp were waiting at a warp operation, such as a shuffle, and can continue.
