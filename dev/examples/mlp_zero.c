@@ -105,8 +105,9 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
             for (int i = 0; i < n_in; i++)
                 for (int o = 0; o < n_out; o++) dw[i * n_out + o] += in[i] * dout[o];
             for (int i = 0; din && i < n_in; i++, din++) {
-                *din = 0;
-                for (int o = 0; o < n_out; o++) *din += dout[o] * w[i * n_out + o] * (1 - in[i] * in[i]);
+                float sum = 0;
+                for (int o = 0; o < n_out; o++) sum += dout[o] * w[i * n_out + o];
+                *din = sum * (1 - in[i] * in[i]);
             }
         }
         check(zero_post_micro(z, unit, first + m));
