@@ -2,18 +2,18 @@
 # Measures this machine and writes BUILD/machine.json, for train_gpt2_zero --plan --machine. Nothing else
 # should run meanwhile.
 #   scripts/calibrate.sh [BUILD [FOLDER]]       build, and a folder on the disk for states (build)
+#   ROUNDS=N    measures everything N times (2) and takes the shortest: other work on a machine, or on the
+#               other threads of its cores, slows down whole seconds
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
 build=${1:-build} folder=${2:-$build}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cores=$(nproc)
+cores=$(env -u OMP_NUM_THREADS nproc) rounds=${ROUNDS:-2}
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 or() { cat "$1" >&2; echo "calibrate.sh: failed" >&2; exit 1; }
 
-# Other work on the machine slows down whole seconds, so collectives and layers on all cores are measured
-# twice, and the shorter time counts.
 # all ARGUMENT...: runs a process of one thread for each core at once; prints what the first one printed
 all() {
     local pids=() i
@@ -33,10 +33,19 @@ samples() {
              for (i = 1; i <= n; i++) printf "    %s,%.3e]%s\n", order[i], least[order[i]], i < n ? "," : ""
          }' "$1"
 }
+# Prints each rate of memory once, "copy": [FIXED TIME, BYTES/S, "measured"], with its shortest time and highest
+# rate.
+rates() {
+    awk -F '[][,]' '{ if (!($1 in rate)) { order[++n] = $1; fixed[$1] = $2 }
+                      if ($2 + 0 < fixed[$1] + 0) fixed[$1] = $2
+                      if ($3 + 0 > rate[$1] + 0) rate[$1] = $3 }
+         END { for (i = 1; i <= n; i++) printf "%s[%s,%s, \"measured\"],\n",
+                   order[i], fixed[order[i]], rate[order[i]] }' "$work/rates"
+}
 # The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
 # time in microseconds and the bytes on a rank's link a second.
 collective() {
-    for _ in 1 2; do
+    for _ in $(seq "$rounds"); do
         mpirun --oversubscribe -np "$cores" "$build/bench/comm" -b 16K -e 16M -f 1024 -n 9 -c "$1" \
             2>"$work/err" || or "$work/err"
     done | awk -v name="$2" -v n="$cores" '
@@ -49,16 +58,18 @@ collective() {
         }'
 }
 
-all layers >"$work/samples_1"
-OMP_NUM_THREADS=1 "$build/calibrate" layers >"$work/samples_alone" 2>"$work/err" || or "$work/err"
-OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/samples_n" 2>"$work/err" || or "$work/err"
-all layers >>"$work/samples_1"
+for _ in $(seq "$rounds"); do
+    all layers >>"$work/samples_1"
+    OMP_NUM_THREADS=1 "$build/calibrate" layers >>"$work/samples_alone" 2>"$work/err" || or "$work/err"
+    OMP_NUM_THREADS=$cores "$build/calibrate" layers >>"$work/samples_n" 2>"$work/err" || or "$work/err"
+    all memory >>"$work/rates"
+done
 {
     echo '{'
     echo "\"kind\": [\"cpu\"], \"title\": [\"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)\"],"
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
-    all memory
+    rates
     if [ "$cores" -gt 1 ]; then
         OMP_NUM_THREADS=1 collective all-gather gather
         OMP_NUM_THREADS=1 collective reduce-scatter reduce
