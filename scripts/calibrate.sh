@@ -14,15 +14,17 @@ cores=$(env -u OMP_NUM_THREADS nproc) rounds=${ROUNDS:-2}
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 or() { cat "$1" >&2; echo "calibrate.sh: failed" >&2; exit 1; }
 
-# all ARGUMENT...: runs a process of one thread for each core at once; prints what the first one printed
+# all ARGUMENT...: runs a process of one thread for each core at once; prints what they printed
 all() {
     local pids=() i
     for i in $(seq "$cores"); do
         OMP_NUM_THREADS=1 "$build/calibrate" "$@" >"$work/$i" 2>"$work/$i.err" &
         pids+=($!)
     done
-    for i in "${!pids[@]}"; do wait "${pids[$i]}" || or "$work/$((i + 1)).err"; done
-    cat "$work/1"
+    for i in "${!pids[@]}"; do
+        wait "${pids[$i]}" || or "$work/$((i + 1)).err"
+        cat "$work/$((i + 1))"
+    done
 }
 # Prints each sample once, ["matmul","fp32",64,64,192,SECONDS], with its shortest time.
 samples() {
@@ -31,7 +33,22 @@ samples() {
          seconds < least[what] { least[what] = seconds }
          END {
              for (i = 1; i <= n; i++) printf "    %s,%.3e]%s\n", order[i], least[order[i]], i < n ? "," : ""
-         }' "$1"
+         }' "$@"
+}
+# Of the best round, how much longer than the shortest time a sample took on the slowest core. Ranks wait for
+# the slowest of them.
+skew() {
+    awk '{ what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0
+           if (!(what in least) || seconds < least[what]) least[what] = seconds
+           if (seconds > most[FILENAME, what]) most[FILENAME, what] = seconds
+           rounds[FILENAME] }
+         END { for (r in rounds) {
+                   sum = n = 0
+                   for (what in least) { sum += log(most[r, what] / least[what]); n++ }
+                   if (best == "" || sum / n < best) best = sum / n
+               }
+               printf "\"skew\": [%.3f, \"measured: how much longer the slowest rank computes\"],\n",
+                   exp(best) - 1 }' "$@"
 }
 # Prints each rate of memory once, "copy": [FIXED TIME, BYTES/S, "measured"], with its shortest time and highest
 # rate.
@@ -58,8 +75,8 @@ collective() {
         }'
 }
 
-for _ in $(seq "$rounds"); do
-    all layers >>"$work/samples_1"
+for i in $(seq "$rounds"); do
+    all layers >"$work/layers.$i"
     OMP_NUM_THREADS=1 "$build/calibrate" layers >>"$work/samples_alone" 2>"$work/err" || or "$work/err"
     OMP_NUM_THREADS=$cores "$build/calibrate" layers >>"$work/samples_n" 2>"$work/err" || or "$work/err"
     all memory >>"$work/rates"
@@ -78,11 +95,11 @@ done
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
     fi
     echo '"turn_s": [1e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
-    echo '"skew": [0.05, "assumed: how much longer the slowest rank computes between collectives"],'
+    skew "$work"/layers.*
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
     "$build/calibrate" disk "$folder" 2>"$work/err" || or "$work/err"
     echo '"samples_1": ['
-    samples "$work/samples_1"
+    samples "$work"/layers.*
     echo '],'
     echo '"samples_alone": ['
     samples "$work/samples_alone"
