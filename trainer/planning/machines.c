@@ -140,9 +140,10 @@ static int layer_named(const char *name) {
     return -1;
 }
 
-// A sample: ["matmul", "bf16", 256, 768, 768, seconds].
+// A sample: ["matmul", "bf16", 256, 768, 768, seconds]. Each step takes as long as its slowest rank.
 static void read_samples(const Source *s, int threads, double crowded) {
-    const double slower = crowded > 1 ? crowded : 1;
+    const double lags = s->m->ranks_a_host > 1 ? 1 + number_or(s, "skew", 0) : 1;
+    const double slower = lags * (crowded > 1 ? crowded : 1);
     const json_t *list = samples_for(s, threads, crowded < 1);
     LayerSample *samples = malloc_check((json_array_size(list) + 1) * sizeof *samples);
     int n = 0;
@@ -177,7 +178,6 @@ static void read_cpu(const Source *s, int threads) {
         m->plugin.of[i] = (zero_rate){ number(s, names[i], 0) * share, number(s, names[i], 1) / share };
     }
     m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
-    m->plugin.skew = here > 1 ? number_or(s, "skew", 0) : 0;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++)
         m->best_flops[dtype] = m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
