@@ -200,7 +200,7 @@ static double move(file_engine *e, char *memory, int64_t bytes, size_t piece, in
 }
 
 static void time_disk(const char *folder) {
-    const int64_t bytes = 512 << 20;
+    const int64_t bytes = 256 << 20;
     const size_t piece = 8 << 20;
     const zero_config c = zero_defaults();
     const file_settings s = { .folders = folder,

@@ -26,38 +26,55 @@ all() {
         cat "$work/$((i + 1))"
     done
 }
-# Prints each sample once, ["matmul","fp32",64,64,192,SECONDS], with its shortest time.
-samples() {
-    awk '{ what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0 }
-         !(what in least) { order[++n] = what; least[what] = seconds }
-         seconds < least[what] { least[what] = seconds }
-         END {
-             for (i = 1; i <= n; i++) printf "    %s,%.3e]%s\n", order[i], least[order[i]], i < n ? "," : ""
-         }' "$@"
-}
-# Of the best round, how much longer than the shortest time a sample took on the slowest core. Ranks wait for
-# the slowest of them.
-skew() {
+# Each round has a file with the samples of all cores, ["matmul","fp32",64,64,192,SECONDS]. The slowest core
+# counts, because ranks wait for each other; of the rounds the shortest counts.
+# slowest FILE...: prints lines FILE["matmul","fp32",64,64,192 SECONDS, in the order of the first file
+slowest() {
     awk '{ what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0
-           if (!(what in least) || seconds < least[what]) least[what] = seconds
            if (seconds > most[FILENAME, what]) most[FILENAME, what] = seconds
-           rounds[FILENAME] }
-         END { for (r in rounds) {
-                   sum = n = 0
-                   for (what in least) { sum += log(most[r, what] / least[what]); n++ }
-                   if (best == "" || sum / n < best) best = sum / n
-               }
-               printf "\"skew\": [%.3f, \"measured: how much longer the slowest rank computes\"],\n",
-                   exp(best) - 1 }' "$@"
+           if (!(FILENAME in rounds)) rounds[FILENAME]
+           if (!(what in seen)) { seen[what]; order[++n] = what } }
+         END { for (i = 1; i <= n; i++) for (r in rounds) print r, order[i], most[r, order[i]] }' "$@"
 }
-# Prints each rate of memory once, "copy": [FIXED TIME, BYTES/S, "measured"], with its shortest time and highest
-# rate.
+samples() {
+    slowest "$@" | awk '!($2 in least) { order[++n] = $2; least[$2] = $3 }
+        $3 < least[$2] { least[$2] = $3 }
+        END {
+            for (i = 1; i <= n; i++) printf "    %s,%.3e]%s\n", order[i], least[order[i]], i < n ? "," : ""
+        }'
+}
+# Of the best round, how much longer than these shortest times its samples took.
+skew() {
+    slowest "$@" | awk '
+        { time[$1, $2] = $3; rounds[$1]; if (!($2 in least) || $3 < least[$2]) least[$2] = $3 }
+        END {
+            for (r in rounds) {
+                sum = n = 0
+                for (what in least) { sum += log(time[r, what] / least[what]); n++ }
+                if (best == "" || sum / n < best) best = sum / n
+            }
+            printf "\"skew\": [%.3f, \"measured: how much longer a step takes than its parts\"],\n",
+                exp(best) - 1
+        }'
+}
+# rates FILE...: prints each rate of memory or of the disk once, "copy": [FIXED TIME, BYTES/S, "measured"]
 rates() {
-    awk -F '[][,]' '{ if (!($1 in rate)) { order[++n] = $1; fixed[$1] = $2 }
-                      if ($2 + 0 < fixed[$1] + 0) fixed[$1] = $2
-                      if ($3 + 0 > rate[$1] + 0) rate[$1] = $3 }
-         END { for (i = 1; i <= n; i++) printf "%s[%s,%s, \"measured\"],\n",
-                   order[i], fixed[order[i]], rate[order[i]] }' "$work/rates"
+    awk -F '[][,]' '
+        FNR == 1 { files++ }
+        { at = files SUBSEP $1 }
+        files == 1 && !(at in rate) { order[++n] = $1 }
+        !(at in rate) || $2 + 0 > fixed[at] { fixed[at] = $2 + 0 }
+        !(at in rate) || $3 + 0 < rate[at] { rate[at] = $3 + 0 }
+        END {
+            for (i = 1; i <= n; i++) {
+                least = most = 0
+                for (f = 1; f <= files; f++) {
+                    if (f == 1 || fixed[f, order[i]] < least) least = fixed[f, order[i]]
+                    if (rate[f, order[i]] > most) most = rate[f, order[i]]
+                }
+                printf "%s[%.3e, %.4e, \"measured\"],\n", order[i], least, most
+            }
+        }' "$@"
 }
 # The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
 # time in microseconds and the bytes on a rank's link a second.
@@ -77,16 +94,17 @@ collective() {
 
 for i in $(seq "$rounds"); do
     all layers >"$work/layers.$i"
-    OMP_NUM_THREADS=1 "$build/calibrate" layers >>"$work/samples_alone" 2>"$work/err" || or "$work/err"
-    OMP_NUM_THREADS=$cores "$build/calibrate" layers >>"$work/samples_n" 2>"$work/err" || or "$work/err"
-    all memory >>"$work/rates"
+    OMP_NUM_THREADS=1 "$build/calibrate" layers >"$work/alone.$i" 2>"$work/err" || or "$work/err"
+    OMP_NUM_THREADS=$cores "$build/calibrate" layers >"$work/threads.$i" 2>"$work/err" || or "$work/err"
+    all memory >"$work/memory.$i"
+    "$build/calibrate" disk "$folder" >"$work/disk.$i" 2>"$work/err" || or "$work/err"
 done
 {
     echo '{'
     echo "\"kind\": [\"cpu\"], \"title\": [\"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)\"],"
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
-    rates
+    rates "$work"/memory.*
     if [ "$cores" -gt 1 ]; then
         OMP_NUM_THREADS=1 collective all-gather gather
         OMP_NUM_THREADS=1 collective reduce-scatter reduce
@@ -97,15 +115,15 @@ done
     echo '"turn_s": [1e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
     skew "$work"/layers.*
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
-    "$build/calibrate" disk "$folder" 2>"$work/err" || or "$work/err"
+    rates "$work"/disk.*
     echo '"samples_1": ['
     samples "$work"/layers.*
     echo '],'
     echo '"samples_alone": ['
-    samples "$work/samples_alone"
+    samples "$work"/alone.*
     echo '],'
     echo "\"samples_$cores\": ["
-    samples "$work/samples_n"
+    samples "$work"/threads.*
     echo ']}'
 } >"$work/machine.json"
 mv "$work/machine.json" "$build/machine.json"

@@ -50,7 +50,7 @@ measured() {
     for _ in {1..8}; do
         "$@" || or "$work/log"
         sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" | sort -gr |
-            awk 'NR == 1 { best = $1 } NR == 2 && $1 > 0.98 * best { same = 1 } END { print best; exit !same }' \
+            awk 'NR == 1 { best = $1 } NR == 2 { same = $1 > 0.98 * best } END { print best; exit !same }' \
                 >"$work/best" && break
     done
     cat "$work/best"
