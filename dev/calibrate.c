@@ -40,12 +40,12 @@ static int compare(const void *a, const void *b) {
         double times[MOST_CALLS], spent = 0;                 \
         int calls = 0;                                       \
         call;                                                \
-        while (calls < MOST_CALLS && spent < ENOUGH) {       \
+        do {                                                 \
             turn = (turn + 1) % LAYERS;                      \
             const double start = clock_now();                \
             call;                                            \
             spent += times[calls++] = clock_now() - start;   \
-        }                                                    \
+        } while (calls < MOST_CALLS && spent < ENOUGH);      \
         qsort(times, (size_t)calls, sizeof *times, compare); \
         seconds = times[calls / 2];                          \
     } while (0)
