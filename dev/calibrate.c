@@ -146,14 +146,18 @@ static void time_layers(void) {
 
 // -------- the plugin's kernels: a large array gives the rate, a small one the fixed time
 
-#define RATE(name, bytes_each, call)                                                                   \
-    do {                                                                                               \
-        double small, large;                                                                           \
-        int64_t n = 1 << 10;                                                                           \
-        TIME(small, call);                                                                             \
-        n = 8 << 20;                                                                                   \
-        TIME(large, call);                                                                             \
-        printf("\"%s\": [%.3e, %.4e, \"measured\"],\n", name, small, (double)n *(bytes_each) / large); \
+static void print_rate(const char *name, double fixed_s, double s_per_byte) {
+    printf("[\"%s\",0,%.4e]\n[\"%s\",1,%.4e]\n", name, fixed_s, name, s_per_byte);
+}
+
+#define RATE(name, bytes_each, call)                                 \
+    do {                                                             \
+        double small, large;                                         \
+        int64_t n = 1 << 10;                                         \
+        TIME(small, call);                                           \
+        n = 8 << 20;                                                 \
+        TIME(large, call);                                           \
+        print_rate(name, small, large / ((double)n * (bytes_each))); \
     } while (0)
 
 static void update(const adamw_arrays *a, int64_t n) {
@@ -215,8 +219,8 @@ static void time_disk(const char *folder) {
     if (!memory) fail(why);
     file_buffers(e, memory, 4 * piece);
     const double writing = move(e, memory, bytes, piece, 1), reading = move(e, memory, bytes, piece, 0);
-    printf("\"read\": [1e-4, %.4e, \"measured\"],\n\"write\": [1e-4, %.4e, \"measured\"],\n", reading,
-           writing);
+    print_rate("read", 1e-4, 1 / reading);
+    print_rate("write", 1e-4, 1 / writing);
     file_close(e);
     device_host.f->release(&device_host, memory, 4 * piece);
 }

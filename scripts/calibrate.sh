@@ -36,12 +36,20 @@ slowest() {
            if (!(what in seen)) { seen[what]; order[++n] = what } }
          END { for (i = 1; i <= n; i++) for (r in rounds) print r, order[i], most[r, order[i]] }' "$@"
 }
-samples() {
+# least FILE...: prints lines ["matmul","fp32",64,64,192 SECONDS, with the shortest time of all rounds
+least() {
     slowest "$@" | awk '!($2 in least) { order[++n] = $2; least[$2] = $3 }
         $3 < least[$2] { least[$2] = $3 }
-        END {
-            for (i = 1; i <= n; i++) printf "    %s,%.3e]%s\n", order[i], least[order[i]], i < n ? "," : ""
-        }'
+        END { for (i = 1; i <= n; i++) print order[i], least[order[i]] }'
+}
+samples() {
+    least "$@" | awk '{ printf "%s    %s,%.3e]", (NR > 1 ? ",\n" : ""), $1, $2 } END { print "" }'
+}
+# The kernels and the disk have two samples each: ["copy",0,FIXED SECONDS] and ["copy",1,SECONDS PER BYTE].
+rates() {
+    least "$@" | awk -F '[][", ]+' '
+        $3 == 0 { fixed = $4 }
+        $3 == 1 { printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", $2, fixed, 1 / $4 }'
 }
 # Of the best round, how much longer than these shortest times its samples took.
 skew() {
@@ -56,25 +64,6 @@ skew() {
             printf "\"skew\": [%.3f, \"measured: how much longer a step takes than its parts\"],\n",
                 exp(best) - 1
         }'
-}
-# rates FILE...: prints each rate of memory or of the disk once, "copy": [FIXED TIME, BYTES/S, "measured"]
-rates() {
-    awk -F '[][,]' '
-        FNR == 1 { files++ }
-        { at = files SUBSEP $1 }
-        files == 1 && !(at in rate) { order[++n] = $1 }
-        !(at in rate) || $2 + 0 > fixed[at] { fixed[at] = $2 + 0 }
-        !(at in rate) || $3 + 0 < rate[at] { rate[at] = $3 + 0 }
-        END {
-            for (i = 1; i <= n; i++) {
-                least = most = 0
-                for (f = 1; f <= files; f++) {
-                    if (f == 1 || fixed[f, order[i]] < least) least = fixed[f, order[i]]
-                    if (rate[f, order[i]] > most) most = rate[f, order[i]]
-                }
-                printf "%s[%.3e, %.4e, \"measured\"],\n", order[i], least, most
-            }
-        }' "$@"
 }
 # The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
 # time in microseconds and the bytes on a rank's link a second.

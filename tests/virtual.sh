@@ -52,6 +52,21 @@ for ranks in 1 2 4 8; do
     same_order $ranks 3 --dtype fp32 --accumulate layers --overlap 1
     end
 done
+# seconds MACHINE RANKS ARGUMENT...: prints the planned time of a step
+seconds() {
+    plan --machine "$1" --plan-ranks "$2" -z 2 -e l3h2c32v257t32 -b 1 -d $(($2 * 64)) --threads 1 "${@:3}"
+    sed -nE 's/^  step +([0-9.]+) s, .*/\1/p' "$dir/plan"
+}
+begin 'virtual.a step takes as long as its slowest rank'
+sed 's/"cores"/"skew": [1], &/' "$dir/two.json" >"$dir/lags.json"
+for how in '1 1 0' '2 2 0' '2 2 1' '2 1 1'; do
+    read -r ranks here overlap <<<"$how"
+    even=$(seconds "$dir/two.json" $ranks -pg $here --overlap $overlap)
+    lags=$(seconds "$dir/lags.json" $ranks -pg $here --overlap $overlap)
+    need "$how: $even and $lags s" number "0$even > 0 && 0$lags / $even > ($ranks > 1 ? 1.6 : 0.99)" &&
+        need "$how: $even and $lags s" number "0$lags / $even < ($ranks > 1 ? 2.01 : 1.01)"
+done
+end
 begin 'virtual.states on NVMe'
 same_order 2 3 --dtype bf16 --offload-optimizer nvme --offload-param nvme --nvme "$disk"
 same_order 2 3 --dtype bf16 --offload-optimizer nvme --offload-param nvme --nvme "$disk" --accumulate layers

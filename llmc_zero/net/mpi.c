@@ -211,9 +211,9 @@ int link_open(net *n, const zero_config *config, zero_launch launched) {
 void link_close(net *n, int clean) {
     struct link *s = n->link;
     const int calls = clean && !is_over();
-    int left = 0;
-    if (calls) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, s->comm, &left, MPI_STATUS_IGNORE);
-    if (calls && !left) MPI_Comm_free(&s->comm);
+    int left;
+    if (calls && !MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, s->comm, &left, MPI_STATUS_IGNORE) && !left)
+        MPI_Comm_free(&s->comm);
     if (calls && s->finalize) {
         sem_post(&life.over);
         comes_within(n->timeout_s, &life.ended);

@@ -141,8 +141,8 @@ static int layer_named(const char *name) {
 }
 
 // A sample: ["matmul", "bf16", 256, 768, 768, seconds]. Each step takes as long as its slowest rank.
-static void read_samples(const Source *s, int threads, double crowded) {
-    const double lags = s->m->ranks_a_host > 1 ? 1 + number_or(s, "skew", 0) : 1;
+static void read_samples(const Source *s, int ranks, int threads, double crowded) {
+    const double lags = ranks > 1 ? 1 + number_or(s, "skew", 0) : 1;
     const double slower = lags * (crowded > 1 ? crowded : 1);
     const json_t *list = samples_for(s, threads, crowded < 1);
     LayerSample *samples = malloc_check((json_array_size(list) + 1) * sizeof *samples);
@@ -164,7 +164,7 @@ static void read_samples(const Source *s, int threads, double crowded) {
     s->m->layers.n_samples = n;
 }
 
-static void read_cpu(const Source *s, int threads) {
+static void read_cpu(const Source *s, int ranks, int threads) {
     static const char *const names[ZERO_TIMES] = { "copy",    "clear", "sum",  "squares", "update",
                                                    "update",  "copy",  "copy", "gather",  "reduce",
                                                    "between", "share", "read", "write" };
@@ -182,7 +182,7 @@ static void read_cpu(const Source *s, int threads) {
     for (int dtype = 0; dtype < 3; dtype++)
         m->best_flops[dtype] = m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
-    read_samples(s, m->threads, crowded);
+    read_samples(s, ranks, m->threads, crowded);
 }
 
 // -------- finding the machine
@@ -260,7 +260,7 @@ void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int
     if (m->is_gpu)
         read_gpu(&s);
     else
-        read_cpu(&s, threads);
+        read_cpu(&s, ranks, threads);
     json_decref(s.file);
     json_decref((json_t *)s.table);
 }
