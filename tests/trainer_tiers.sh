@@ -120,10 +120,17 @@ tiers_capped() {
     end
 }
 
-# Under any limit on its address space a run trains, or is refused before its first step, and then trains with
-# each advised set of options.
+# A run that is refused trains with each set of options that the message lists.
+refused_and_advised() {
+    local options
+    cp "$dir/limited.screen" "$dir/refused"
+    one_message 'What would fit:|less than the 16 MiB of memory that oneDNN may need'
+    is steps "$(grep -c '^step ' "$dir/refused")" 0
+    while read -r _ options; do trains 1 advised "$@" $options; done < <(advice)
+}
+# Under any limit on its address space a run trains, or is refused before its first step.
 tiers_limited() {
-    local limit options trained=0 refused=0
+    local limit trained=0 refused=0
     local model=(-e l19h4c256v2000t64 -b 1 -x 1 -n 1 -z 0 --dtype fp32 --threads 2)
     for limit in {190..640..150}000; do
         (ulimit -v $limit && exec "$trainer" --version) >/dev/null 2>&1 || continue
@@ -133,13 +140,16 @@ tiers_limited() {
             trained=$((trained + 1))
         else
             refused=$((refused + 1))
-            cp "$dir/limited.screen" "$dir/refused"
-            one_message 'What would fit:|less than the 16 MiB of memory that oneDNN may need'
-            is steps "$(grep -c '^step ' "$dir/refused")" 0
-            while read -r _ options; do trains 1 advised "${model[@]}" $options; done < <(advice)
+            refused_and_advised "${model[@]}"
         fi
         end
     done
+    begin 'tiers.ulimit -d: smaller units, where nothing else fits'
+    wrap='ulimit -d 218000;' model=(-e l4h8c512v257t32 -b 1 -x 1 -n 1 -z 0 --dtype fp32 --threads 1)
+    need 'it was not refused' not train 1 limited "${model[@]}" >/dev/null
+    refused_and_advised "${model[@]}"
+    need 'no smaller units' grep -q -- '--units matrix' <(advice)
+    end
     wrap=
     begin "tiers.ulimit -v: $refused limits refused the run"
     [ $((trained + refused)) = 0 ] || need "$trained trained" [ $trained -gt 0 -a $refused -gt 0 ]

@@ -126,14 +126,15 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
     return b;
 }
 
-// Returns the plugin's memory at this level. It does not depend on the batch or on recompute, and on the
-// number of micro-batches only through the sums over them.
+// Returns the plugin's memory at this level. It does not depend on the batch, on recompute only if a block
+// has several units, and on the number of micro-batches only through the sums over them.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    const int is_usual = s->model.units_a_block == 1 && !s->level[GROUPS] && !s->level[BUCKETS] &&
-                         !s->level[PREFETCH];
+    const int is_usual = !s->level[GROUPS] && !s->level[BUCKETS] && !s->level[PREFETCH];
     if (!is_usual) return plan_of_level(s, config);
     const int sums = doublings(config->micro_batches);
-    Bytes *b = &s->plans[s->level[ACCUMULATE]][sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
+    const int units = s->model.units_a_block == 1 ? 0 : 1 + opt.recompute;
+    Bytes *b =
+        &s->plans[units][s->level[ACCUMULATE]][sums][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     if (!b->on[ZERO_DEVICE]) *b = plan_of_level(s, config);
     return *b;
 }
@@ -263,6 +264,7 @@ void search_from_request(Search *s, const GPT2 *model, const zero_config *config
     if (model->inference || s->tokens > 1 << 30) return;  // the prompts determine the batch
     s->levels[BATCHES] = 1 + divisors_below(given->B) + (resumes ? 0 : divisors_below(given->T));
     s->levels[ONE_MICRO_BATCH] = resumes ? 1 : 2;
+    if (model->units_a_block == 1) s->levels[UNITS] = 2;
 }
 
 // Returns 1 if the user has set the option.

@@ -5,12 +5,13 @@
 #include <stdio.h>
 #include "../options/options.h"
 #include "../running/activations.h"
+#include "fit.h"
 #include "room.h"
 
 // Changes, cheapest first. The first four do not change a step's results. A smaller batch, and then shorter
 // rows, keep the tokens per step by adding micro-batches. A single micro-batch per step reduces them, but
-// needs no memory for gradient accumulation. next_level goes through all but the last two, which matter
-// least.
+// needs no memory for gradient accumulation. Smaller units come last: they help only beside all of these, and
+// each is gathered on its own. next_level goes through all but the last two, which matter least.
 enum {
     STAGES,
     RECOMPUTE,
@@ -44,8 +45,9 @@ typedef struct {
     int is_described;      // 1: the model's tables are the search's own
     int64_t bucket_elems;  // of the default bucket
     GPT2 model;            // with the options of this level
-    // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
-    Bytes plans[2][DOUBLINGS][SUB_GROUP_SIZES][MIXTURES][4];
+    // the plugin's memory by units, accumulation, sub-group size, tiers and stage; 0 on the device: not
+    // planned
+    Bytes plans[2 + MOST_RECOMPUTE][2][DOUBLINGS][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
 // Begins a search from the requested options towards less memory, which may change any option.
