@@ -1,6 +1,7 @@
 // Measures this machine for the plan's virtual time (trainer/planning/machines.h). scripts/calibrate.sh runs
 // one process for each core, so that all cores are busy, and writes the machine's file.
-//     build/calibrate layers            times of the layers, a sample a line, with OpenMP's threads
+//     build/calibrate layers [B,T,C,NH,V]...  times of the layers, a sample a line, with OpenMP's threads, at
+//                                       these shapes, or at several
 //     build/calibrate memory            rates of the plugin's kernels
 //     build/calibrate disk FOLDER       rates of reads and writes
 #include "../gpt2/gpt2_error.h"
@@ -12,42 +13,43 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static void fail(const char *message) {
     fprintf(stderr, "calibrate: %s\n", message);
     exit(1);
 }
 
+// Returns memory in large pages, as in a run.
 static void *memory_of(size_t bytes) {
-    uint16_t *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const size_t page = 2 << 20, all = (bytes + page - 1) / page * page;
+    uint16_t *p = aligned_alloc(page, all);
     if (!p) fail("out of memory");
+    madvise(p, all, MADV_HUGEPAGE);
     // About +-0.01 as bf16 and as fp32: subnormal numbers would cost a hundred times as much on Intel.
     for (size_t i = 0; i < bytes / 2; i++) p[i] = (uint16_t)(0x3c00 | (i * 40503 & 0x807f));
     return p;
 }
 
-// -------- timing: the median of up to five calls, after one that is not timed
+// -------- timing: the mean of a few calls, after one that is not timed
 
-enum { MOST_CALLS = 5, LAYERS = 4 };
+enum { LAYERS = 4 };
 static int turn;                     // the layer whose weights are used
-static const double ENOUGH = 0.006;  // seconds for the calls of one sample
+static const double ENOUGH = 0.002;  // seconds for the calls of one sample
 
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-#define TIME(seconds, call)                                  \
-    do {                                                     \
-        double times[MOST_CALLS], spent = 0;                 \
-        int calls = 0;                                       \
-        call;                                                \
-        do {                                                 \
-            turn = (turn + 1) % LAYERS;                      \
-            const double start = clock_now();                \
-            call;                                            \
-            spent += times[calls++] = clock_now() - start;   \
-        } while (calls < MOST_CALLS && spent < ENOUGH);      \
-        qsort(times, (size_t)calls, sizeof *times, compare); \
-        seconds = times[calls / 2];                          \
+#define TIME(seconds, call)                  \
+    do {                                     \
+        int calls = 0;                       \
+        double start;                        \
+        call;                                \
+        seconds = 0;                         \
+        do {                                 \
+            turn = (turn + 1) % LAYERS;      \
+            start = clock_now();             \
+            call;                            \
+            seconds += clock_now() - start;  \
+        } while (++calls, seconds < ENOUGH); \
+        seconds /= calls;                    \
     } while (0)
 
 // -------- layers
@@ -139,9 +141,21 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static void time_layers(void) {
+static shape parse_shape(const char *text) {
+    shape s;
+    if (sscanf(text, "%d,%d,%d,%d,%d", &s.B, &s.T, &s.C, &s.NH, &s.V) != 5 || s.B < 1 || s.T < 1 ||
+        s.NH < 1 || s.C < s.NH || s.C % s.NH || s.V < 1)
+        fail("a shape is B,T,C,NH,V, five numbers above 0, and C is a multiple of NH");
+    return s;
+}
+
+static void time_layers(int n_own, char **own) {
+    const int n = n_own ? n_own : (int)(sizeof shapes / sizeof *shapes);
     for (gpt2_dtype dt = GPT2_F32; dt <= GPT2_BF16; dt++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i], dt);
+        for (int i = 0; i < n; i++) {
+            const shape s = n_own ? parse_shape(own[i]) : shapes[i];
+            time_shape(&s, dt);
+        }
 }
 
 // -------- the plugin's kernels: a large array gives the rate, a small one the fixed time
@@ -226,13 +240,13 @@ static void time_disk(const char *folder) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 2 && !strcmp(argv[1], "layers"))
-        time_layers();
+    if (argc >= 2 && !strcmp(argv[1], "layers"))
+        time_layers(argc - 2, argv + 2);
     else if (argc == 2 && !strcmp(argv[1], "memory"))
         time_memory();
     else if (argc == 3 && !strcmp(argv[1], "disk"))
         time_disk(argv[2]);
     else
-        fail("usage: calibrate layers | memory | disk FOLDER");
+        fail("usage: calibrate layers [B,T,C,NH,V]... | memory | disk FOLDER");
     return 0;
 }

@@ -35,6 +35,7 @@ typedef struct zero_machine {
     const char *name;
     int ranks_on_host;  // consecutive ranks on each host
     double queue_s;     // with ZERO_CUDA: the host's time to queue an operation
+    int threads;        // with ZERO_CPU: of the trainer, for which the rates of kernels hold; lanes have one
     int spare_core;     // with ZERO_CPU, 1: the lanes' threads have a core that no rank computes on
     double turn_s;  // with ZERO_CPU and more threads than cores: a rank that computes keeps its core for so
                     // long, while others wait for one that has none; 0: every thread has a core

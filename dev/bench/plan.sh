@@ -3,11 +3,15 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
+#   PASSES=N        goes through the configurations N times (4). Each time it runs a configuration, and times
+#                   its layers alone, at its shapes; of both the shortest times count, as in calibrate.sh.
+#   OWN=0           does not time the layers; the plans interpolate between the calibration's shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
-count=${1:-60} seed=${2:-1}
+. scripts/calibrate.sh          # measure, least
+build=build count=${1:-60} seed=${2:-1}
 trap 'hosts_end; rm -rf "$work"' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 if [ -n "${HOSTS:-}" ]; then
@@ -43,27 +47,15 @@ draw() {
             }
         }'
 }
-# Other work only slows a run down, so it repeats until the two fastest agree within 2 %, at most 8 times.
-# measured COMMAND...: prints the median step of the fastest run, in tokens/s
-measured() {
-    : >"$work/log"
-    for _ in {1..8}; do
-        "$@" || or "$work/log"
-        sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" | sort -gr |
-            awk 'NR == 1 { best = $1 } NR == 2 { same = $1 > 0.98 * best } END { print best; exit !same }' \
-                >"$work/best" && break
-    done
-    cat "$work/best"
-}
 run_here() {    # RANKS OPTION...
-    timeout 300 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 \
-        >>"$work/log" 2>&1 </dev/null
+    timeout 300 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1 \
+        </dev/null
 }
 on_hosts() {    # PROGRAM ARGUMENT...
     (hosts_run 0 timeout 300 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
         --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
-run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 >>"$work/log" 2>&1; }
+run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
 # The machine's file with the link between the hosts: the time of a small gather, and the rate of a large one.
 machine_at() {
     on_hosts build/bench/comm -c all-gather -b 16K -e 16M -f 1024 -n 9 >"$work/link" 2>&1 || or "$work/link"
@@ -75,18 +67,42 @@ machine_at() {
 
 print_machine
 [ -z "${HOSTS:-}" ] || { machine_at >"$work/between.json" && grep '"between"' "$work/between.json"; }
-printf '%9s %9s %7s  %s\n' planned measured error configuration
-while read -r ranks hosts options; do
-    machine=build/machine.json run=run_here
-    [ "$hosts" = 1 ] || machine=$work/between.json run=run_on_hosts
+printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
+: >"$work/own"
+draw >"$work/drawn"
+cores=$(env -u OMP_NUM_THREADS nproc)
+# read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
+read_line() {
+    read -r number ranks hosts options || return
+    shape=$(sed -E 's/-e l[0-9]+h([0-9]+)c([0-9]+)v([0-9]+)t([0-9]+) -b ([0-9]+) .*/\5,\4,\2,\1,\3/' \
+        <<<"$options")
+    threads=$(sed -E 's/.*--threads ([0-9]+).*/\1/' <<<"$options")
+    mode=$threads
+    [ $((ranks * threads)) -gt 1 ] || mode=alone
+    run=run_here
+    [ "$hosts" = 1 ] || run=run_on_hosts
+}
+for pass in $(seq "${PASSES:-4}"); do
+    while read_line; do
+        [ "${OWN:-1}" = 0 ] || measure "$work/$pass.$number.layers" "$threads" \
+            $((ranks < cores ? ranks : cores)) layers "$shape"
+        # shellcheck disable=SC2086
+        $run "$ranks" $options >"$work/log" || or "$work/log"
+        sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >>"$work/rates.$number"
+    done < <(nl -ba "$work/drawn")
+done
+while read_line; do
+    machine=build/machine.json
+    [ "$hosts" = 1 ] || machine=$work/between.json
+    [ "${OWN:-1}" = 0 ] || least "$work"/*."$number".layers.* | sed 's/$/,/' >"$work/own"
+    sed "/\"samples_$mode\"/r $work/own" "$machine" >"$work/machine.json"
     # shellcheck disable=SC2086
-    timeout 60 ./train_gpt2_zero --plan --machine "$machine" --plan-ranks "$ranks" -pg $((ranks / hosts)) \
-        $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
+    timeout 60 ./train_gpt2_zero --plan --machine "$work/machine.json" --plan-ranks "$ranks" \
+        -pg $((ranks / hosts)) $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
     planned=$(sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan")
-    # shellcheck disable=SC2086
-    awk -v a="$planned" -v b="$(measured $run "$ranks" $options)" -v what="$ranks $hosts $options" \
+    awk -v a="$planned" -v b="$(sort -g "$work/rates.$number" | tail -n 1)" -v what="$ranks $hosts $options" \
         'BEGIN { printf "%9.0f %9.0f %+6.1f%%  %s\n", a, b, 100 * (b / a - 1), what }' | tee -a "$work/all"
-done < <(draw)
+done < <(nl -ba "$work/drawn")
 
 awk '
     { off = $3 + 0; error[NR] = off < 0 ? -off : off; planned[NR] = $1; is[NR] = $2 }

@@ -65,7 +65,9 @@ void device_virtual_run(device *d, device_stream s, double seconds) {
 }
 
 static int take(device *d, device_stream s, zero_time what, double bytes) {
-    device_virtual_run(d, s, virtual_seconds(d->time, what, bytes));
+    const virtual_time *v = d->time;
+    const int slower = d->asynchronous || v->current == LANE_TRAINER ? 1 : v->machine->threads;
+    device_virtual_run(d, s, slower * virtual_seconds(d->time, what, bytes));
     return 0;
 }
 

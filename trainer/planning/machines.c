@@ -121,17 +121,17 @@ static void read_gpu(const Source *s) {
 
 // -------- CPUs: measured times
 
-// Finds the samples of so many threads per rank, "samples_2", or of one thread that computes beside idle
-// cores.
-static const json_t *samples_for(const Source *s, int threads, int is_alone) {
-    char name[32];
-    const json_t *alone = is_alone ? figure(s, "samples_alone") : NULL;
+// Returns a list or figure as it is with so many threads per rank, "samples_2", or with one thread beside
+// idle cores, "samples_alone".
+static const char *with_threads(const Source *s, const char *name, int threads, int is_alone) {
+    static char full[64];
+    snprintf(full, sizeof full, "%s_alone", name);
+    if (threads == 1 && is_alone && figure(s, full)) return full;
     for (int n = threads; n > 0; n--) {
-        snprintf(name, sizeof name, "samples_%d", n);
-        const json_t *found = n == 1 && alone ? alone : figure(s, name);
-        if (found) return found;
+        snprintf(full, sizeof full, "%s_%d", name, n);
+        if (figure(s, full)) return full;
     }
-    die("machine %s: %s has no samples_1: make calibrate writes it", s->m->name, s->of);
+    die("machine %s: %s has no %s: make calibrate writes it", s->m->name, s->of, full);
 }
 
 static int layer_named(const char *name) {
@@ -140,11 +140,8 @@ static int layer_named(const char *name) {
     return -1;
 }
 
-// A sample: ["matmul", "bf16", 256, 768, 768, seconds]. Each step takes as long as its slowest rank.
-static void read_samples(const Source *s, int ranks, int threads, double crowded) {
-    const double lags = ranks > 1 ? 1 + number_or(s, "skew", 0) : 1;
-    const double slower = lags * (crowded > 1 ? crowded : 1);
-    const json_t *list = samples_for(s, threads, crowded < 1);
+// A sample: ["matmul", "bf16", 256, 768, 768, seconds]
+static void read_samples(const Source *s, const json_t *list, double slower) {
     LayerSample *samples = malloc_check((json_array_size(list) + 1) * sizeof *samples);
     int n = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -164,7 +161,7 @@ static void read_samples(const Source *s, int ranks, int threads, double crowded
     s->m->layers.n_samples = n;
 }
 
-static void read_cpu(const Source *s, int ranks, int threads) {
+static void read_cpu(const Source *s, int threads) {
     static const char *const names[ZERO_TIMES] = { "copy",    "clear", "sum",  "squares", "update",
                                                    "update",  "copy",  "copy", "gather",  "reduce",
                                                    "between", "share", "read", "write" };
@@ -172,17 +169,20 @@ static void read_cpu(const Source *s, int ranks, int threads) {
     const int here = m->ranks_a_host, cores = (int)positive(s, "cores", 0);
     m->threads = threads ? threads : here < cores ? cores / here : 1;
     const double crowded = (double)here * m->threads / cores, slower = crowded > 1 ? crowded : 1;
+    const int is_alone = crowded < 1;
     for (int i = 0; i < ZERO_TIMES; i++) {
         const int is_disk = i == ZERO_TIME_READ || i == ZERO_TIME_WRITE;
         const double share = is_disk ? here : i == ZERO_TIME_BETWEEN ? 1 : slower;
-        m->plugin.of[i] = (zero_rate){ number(s, names[i], 0) * share, number(s, names[i], 1) / share };
+        const char *name = i < ZERO_TIME_GATHER ? with_threads(s, names[i], m->threads, is_alone) : names[i];
+        m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share };
     }
     m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
+    m->plugin.threads = m->threads;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++)
         m->best_flops[dtype] = m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
-    read_samples(s, ranks, m->threads, crowded);
+    read_samples(s, figure(s, with_threads(s, "samples", m->threads, is_alone)), slower);
 }
 
 // -------- finding the machine
@@ -260,7 +260,7 @@ void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int
     if (m->is_gpu)
         read_gpu(&s);
     else
-        read_cpu(&s, ranks, threads);
+        read_cpu(&s, threads);
     json_decref(s.file);
     json_decref((json_t *)s.table);
 }
