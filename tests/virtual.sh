@@ -64,6 +64,8 @@ seconds() {
 begin 'virtual.the rates of kernels are those of the threads of a rank; lanes have one thread'
 usual=$(seconds 2 0) other=$(seconds 2 0 update_1) slow=$(seconds 2 0 update_2)
 need "$usual, $other and $slow s" number "0$usual > 0 && 0$other == 0$usual && 0$slow > 10 * 0$usual"
+one=$(seconds 1 0)                      # all layers have samples of one thread only
+need "$usual and $one s" number "0$one / 0$usual > 1.8 && 0$one / 0$usual < 2.1"
 here=$(seconds 2 0 sum_2) lane=$(seconds 2 1 sum_2)
 need "$here and $lane s" number "0$here > 10 * 0$usual && 0$lane / 0$here > 1.9 && 0$lane / 0$here < 2.1"
 end

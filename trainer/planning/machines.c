@@ -121,17 +121,17 @@ static void read_gpu(const Source *s) {
 
 // -------- CPUs: measured times
 
-// Returns a list or figure as it is with so many threads per rank, "samples_2", or with one thread beside
-// idle cores, "samples_alone".
-static const char *with_threads(const Source *s, const char *name, int threads, int is_alone) {
-    static char full[64];
-    snprintf(full, sizeof full, "%s_alone", name);
-    if (threads == 1 && is_alone && figure(s, full)) return full;
+// Sets `name` to the name of a list or figure with so many threads per rank, "samples_2", or with one thread
+// beside idle cores, "samples_alone". Without such a figure it is that of fewer threads. Returns their
+// number.
+static int with_threads(const Source *s, const char *of, int threads, int is_alone, char name[64]) {
+    snprintf(name, 64, "%s_alone", of);
+    if (threads == 1 && is_alone && figure(s, name)) return 1;
     for (int n = threads; n > 0; n--) {
-        snprintf(full, sizeof full, "%s_%d", name, n);
-        if (figure(s, full)) return full;
+        snprintf(name, 64, "%s_%d", of, n);
+        if (figure(s, name)) return n;
     }
-    die("machine %s: %s has no %s: make calibrate writes it", s->m->name, s->of, full);
+    die("machine %s: %s has no %s: make calibrate writes it", s->m->name, s->of, name);
 }
 
 static int layer_named(const char *name) {
@@ -170,11 +170,16 @@ static void read_cpu(const Source *s, int threads) {
     m->threads = threads ? threads : here < cores ? cores / here : 1;
     const double crowded = (double)here * m->threads / cores, slower = crowded > 1 ? crowded : 1;
     const int is_alone = crowded < 1;
+    char name[64];
     for (int i = 0; i < ZERO_TIMES; i++) {
         const int is_disk = i == ZERO_TIME_READ || i == ZERO_TIME_WRITE;
         const double share = is_disk ? here : i == ZERO_TIME_BETWEEN ? 1 : slower;
-        const char *name = i < ZERO_TIME_GATHER ? with_threads(s, names[i], m->threads, is_alone) : names[i];
-        m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share };
+        double more = 1;  // threads than measured
+        if (i < ZERO_TIME_GATHER)
+            more = (double)m->threads / with_threads(s, names[i], m->threads, is_alone, name);
+        else
+            snprintf(name, sizeof name, "%s", names[i]);
+        m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share * more };
     }
     m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
     m->plugin.threads = m->threads;
@@ -182,7 +187,8 @@ static void read_cpu(const Source *s, int threads) {
     for (int dtype = 0; dtype < 3; dtype++)
         m->best_flops[dtype] = m->layers.flops[dtype] = number(s, "flops", dtype) / slower;
     m->layers.bytes_per_s = m->plugin.of[ZERO_TIME_CLEAR].bytes_per_s;
-    read_samples(s, figure(s, with_threads(s, "samples", m->threads, is_alone)), slower);
+    const int measured = with_threads(s, "samples", m->threads, is_alone, name);
+    read_samples(s, figure(s, name), slower * measured / m->threads);
 }
 
 // -------- finding the machine
