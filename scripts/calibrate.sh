@@ -19,9 +19,9 @@ measure() {
     for i in "${!pids[@]}"; do wait "${pids[$i]}" || or "$name.err.$((i + 1))"; done
     rm "$name".err.*
 }
-# Of processes that run at once the slowest counts, because ranks wait for each other, and because cores may
-# be two threads of one, so that a process is fast while another pauses. What other work adds is chance, so of
-# all rounds the shortest counts.
+# Of processes that run at once the slowest counts: ranks wait for each other, and where two virtual CPUs
+# share a core, a process is faster while the other one pauses. Of all rounds the shortest counts, because
+# other programs can only slow a round down.
 # least ROUND.NAME.I...: prints the samples, ["matmul","fp32",64,64,192,SECONDS], in the order of a file
 least() {
     awk '{ what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0

@@ -11,7 +11,7 @@
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
 . scripts/calibrate.sh          # measure, least
-build=build count=${1:-60} seed=${2:-1}
+build=build count=${1:-60} seed=${2:-1} cores=$(env -u OMP_NUM_THREADS nproc)
 trap 'hosts_end; rm -rf "$work"' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 if [ -n "${HOSTS:-}" ]; then
@@ -22,7 +22,7 @@ fi
 
 # Prints lines "RANKS HOSTS OPTION...". A step has at most 60 GFLOP, so that a run takes seconds.
 draw() {
-    awk -v count="$count" -v seed="$seed" -v nvme="${NVME:-}" -v hosts="${HOSTS:+1}" '
+    awk -v count="$count" -v seed="$seed" -v cores="$cores" -v nvme="${NVME:-}" -v hosts="${HOSTS:+1}" '
         function one(list,    of, n) { n = split(list, of, " "); return of[1 + int(rand() * n)] }
         BEGIN {
             srand(seed)
@@ -35,7 +35,7 @@ draw() {
                 options = sprintf("-e l%dh%dc%dv%dt%d -b %d -d %d -z %d", L, C / 64, C, V, T, B,
                     ranks * A * B * T, one("0 1 2 3"))
                 options = options sprintf(" --dtype %s -r %d --overlap %d --threads %d --accumulate %s",
-                    one("fp32 bf16"), one("0 1 2 3"), one("0 1"), ranks == 1 ? one("1 2") : 1,
+                    one("fp32 bf16"), one("0 1 2 3"), one("0 1"), ranks == 1 ? one("1 " cores) : 1,
                     one("batches layers"))
                 across = hosts && ranks == 2 && rand() < 0.4
                 if (nvme && !across && rand() < 0.25) {
@@ -70,7 +70,6 @@ print_machine
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
 : >"$work/own"
 draw >"$work/drawn"
-cores=$(env -u OMP_NUM_THREADS nproc)
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
     read -r number ranks hosts options || return
@@ -78,7 +77,7 @@ read_line() {
         <<<"$options")
     threads=$(sed -E 's/.*--threads ([0-9]+).*/\1/' <<<"$options")
     mode=$threads
-    [ $((ranks * threads)) -gt 1 ] || mode=alone
+    [ "$threads" -gt 1 ] || [ "$ranks" -ge "$cores" ] || mode=alone
     run=run_here
     [ "$hosts" = 1 ] || run=run_on_hosts
 }

@@ -67,10 +67,10 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
         fprintf(text.f, " nothing, at any stage or tier; use fewer or shorter prompts, a lower -g, or %s",
                 more);
     else if (!listed)
-        fprintf(
-            text.f,
-            " nothing, at any stage, tier, --sub-group-size, -r, -b, -t, -d or --units: the model needs %s",
-            more);
+        fprintf(text.f,
+                " nothing, at any stage, tier, --sub-group-size, -r, -b, -t, -d or --units: "
+                "the model needs %s",
+                more);
     else if (opt.zero_config)
         fprintf(text.f, "\n  (%s sets some of these; change them there)", opt.zero_config);
     opt = s.now;

@@ -122,8 +122,7 @@ static void read_gpu(const Source *s) {
 // -------- CPUs: measured times
 
 // Sets `name` to the name of a list or figure with so many threads per rank, "samples_2", or with one thread
-// beside idle cores, "samples_alone". Without such a figure it is that of fewer threads. Returns their
-// number.
+// beside idle cores, "samples_alone"; if there is none, with fewer threads. Returns the number of threads.
 static int with_threads(const Source *s, const char *of, int threads, int is_alone, char name[64]) {
     snprintf(name, 64, "%s_alone", of);
     if (threads == 1 && is_alone && figure(s, name)) return 1;

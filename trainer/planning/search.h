@@ -45,8 +45,7 @@ typedef struct {
     int is_described;      // 1: the model's tables are the search's own
     int64_t bucket_elems;  // of the default bucket
     GPT2 model;            // with the options of this level
-    // the plugin's memory by units, accumulation, sub-group size, tiers and stage; 0 on the device: not
-    // planned
+    // the plugin's memory, by what plugin_bytes_of_level chooses; 0 on the device: not planned yet
     Bytes plans[2 + MOST_RECOMPUTE][2][DOUBLINGS][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
