@@ -147,10 +147,12 @@ static int place_units(layout *l) {
         l->elems += u->elems;
         l->stored_flat_elems += u->padded;
         l->stored_shard_elems += u->shard;
+        if (u->shard > l->largest_stored_shard) l->largest_stored_shard = u->shard;
         if (i >= l->n_units) continue;
         l->trained_elems = l->elems;
         l->flat_elems = l->stored_flat_elems;
         l->shard_elems = l->stored_shard_elems;
+        l->largest_shard = l->largest_stored_shard;
         if (!u->shared && u->padded > l->largest_single) l->largest_single = u->padded;
     }
     return 0;

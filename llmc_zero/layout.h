@@ -70,10 +70,11 @@ typedef struct {
     layout_bucket *buckets;           // in the order in which backward fills them
     int64_t elems, trained_elems;     // parameters, without padding; those that are not frozen
     int64_t flat_elems, shard_elems;  // of a flat buffer of the table's units, of their shards
-    int64_t stored_flat_elems, stored_shard_elems;  // of all units
-    int64_t largest_single;                         // padded elements of the largest unit used once, or 0
-    int64_t largest_slot;                           // elements of the largest slot of a unit used once, or 0
-    int64_t largest_bucket;                         // elements of the largest bucket of units used once
+    int64_t largest_shard;            // of the table's units
+    int64_t stored_flat_elems, stored_shard_elems, largest_stored_shard;  // of all units
+    int64_t largest_single;  // padded elements of the largest unit used once, or 0
+    int64_t largest_slot;    // elements of the largest slot of a unit used once, or 0
+    int64_t largest_bucket;  // elements of the largest bucket of units used once
 } layout;
 
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,

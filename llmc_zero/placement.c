@@ -39,11 +39,7 @@ int placement_has_next(const zero_config *c, const layout *l, int rank, int unit
 
 // With inference only parameters exist.
 int64_t placement_largest_part(const zero_config *c, const layout *l) {
-    const int units = placement_tier(ZERO_PARAM, c) || c->inference ? l->n_stored : l->n_units;
-    int64_t most = 0;
-    for (int u = 0; u < units; u++)
-        if (l->units[u].shard > most) most = l->units[u].shard;
-    return most;
+    return placement_tier(ZERO_PARAM, c) || c->inference ? l->largest_stored_shard : l->largest_shard;
 }
 
 int64_t placement_piece_elems(const zero_config *c, const layout *l) {

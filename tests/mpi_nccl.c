@@ -116,7 +116,8 @@ typedef struct {
     int64_t elems;
 } set;  // elems: the sum over all shards
 
-static char *fulls, *shards, *host, *host_shards;
+enum { DTYPES = 3 };
+static char *fulls, *shards, *host[DTYPES], *host_shards[DTYPES];
 static int64_t all_elems;
 
 static set set_of(const shape *s) {
@@ -132,17 +133,21 @@ static set set_of(const shape *s) {
     return t;
 }
 
-// Fills the arrays with rank `rank`'s values, of very different magnitudes, so that the order of sums
-// matters.
-static void fill(const shape *s, int rank) {
+// Computes this rank's values, of very different magnitudes, so that the order of sums matters.
+static void make_values(zero_dtype type) {
     int64_t n = all_elems * c.group.ranks;
+    host[type] = malloc(n * dtype_bytes(type));
+    host_shards[type] = malloc(all_elems * dtype_bytes(type));
+    if (!host[type] || !host_shards[type]) MUST(ZERO_ERR_MEMORY);
     for (int64_t i = 0; i < n; i++) {
-        uint32_t u = noise_at(77 + rank, (uint32_t)i);
-        toy_store(s->type, host, i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
+        uint32_t u = noise_at(77 + c.group.rank, (uint32_t)i);
+        toy_store(type, host[type], i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
     }
-    for (int64_t i = 0; i < all_elems; i++) toy_store(s->shard_type, host_shards, i, (float)i);
-    to_device(fulls, host, n * dtype_bytes(s->type));
-    to_device(shards, host_shards, all_elems * dtype_bytes(s->shard_type));
+    for (int64_t i = 0; i < all_elems; i++) toy_store(type, host_shards[type], i, (float)i);
+}
+static void fill(const shape *s) {
+    to_device(fulls, host[s->type], all_elems * c.group.ranks * dtype_bytes(s->type));
+    to_device(shards, host_shards[s->shard_type], all_elems * dtype_bytes(s->shard_type));
 }
 
 static void take_shards(const shape *s, const set *t, char *to) {
@@ -185,7 +190,7 @@ static int64_t sent(void) {
 static int64_t run_one(const shape *s, int gathers, int by_nccl, char *to) {
     set t = set_of(s);
     const int64_t before = sent();
-    fill(s, c.group.rank);
+    fill(s);
     if (gathers) {
         gathered(s, &t, by_nccl);
         to_host(to, fulls, t.elems * c.group.ranks * dtype_bytes(s->type));
@@ -218,14 +223,14 @@ static void check_both(char *expected, char *got) {
     char *other = fulls + full;  // fulls has space for fp32, so bf16 uses only half
     set u = t;
     for (int i = 0; i < s.n; i++) u.pieces[i].full += full;
-    fill(&s, c.group.rank);
+    fill(&s);
     gathered(&s, &u, 0);
     reduced(&s, &t, 0);
     take_shards(&s, &t, expected);
     to_host(expected + size, other, full);
     for (int round = 0; round < 3; round++) {
         long waits[2], allocations[2];
-        fill(&s, c.group.rank);
+        fill(&s);
         counts(&waits[0], &allocations[0]);
         // the gather is still reading the shards, so the sums go into `full`
         for (int i = 0; i < s.n; i++)
@@ -247,7 +252,7 @@ static void check_both(char *expected, char *got) {
 static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
     comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
-    fill(&s, c.group.rank);
+    fill(&s);
     for (int i = 0; i < 3 * QUEUED; i++) MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
     MUST(d.f->wait(&d, GATHER));
 }
@@ -318,7 +323,7 @@ static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stan
 static void check_groups(int rounds) {
     shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
-    fill(&s, c.group.rank);
+    fill(&s);
     long before = groups_so_far();
     gathered(&s, &t, 1);
     CHECK(groups_so_far() - before == 1);
@@ -430,17 +435,17 @@ static void alloc_arrays(void) {
     for (int i = 0; i < MOST_PIECES; i++) all_elems += piece_elems[i];
     fulls = device_bytes(all_elems * c.group.ranks * sizeof(float));
     shards = device_bytes(all_elems * sizeof(float));
-    host = malloc(all_elems * c.group.ranks * sizeof(float));
-    host_shards = malloc(all_elems * sizeof(float));
-    if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
+    for (int type = 0; type < DTYPES; type++) make_values(type);
     plan_opened(all_elems * sizeof(float));
     stage(1);
     MUST(comm_prepare(&c, &m, rehearse_both, NULL));
 }
 
 static void free_arrays(void) {
-    free(host);
-    free(host_shards);
+    for (int type = 0; type < DTYPES; type++) {
+        free(host[type]);
+        free(host_shards[type]);
+    }
     all_elems = 0;
 }
 

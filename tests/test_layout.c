@@ -131,7 +131,7 @@ static void check_places(const model *m, const layout *l) {
 // -------- shards
 
 static void check_shards(const model *m, const layout *l) {
-    int64_t elems = 0, flat = 0, shards = 0, largest = 0, slot = 0;
+    int64_t elems = 0, flat = 0, shards = 0, largest = 0, slot = 0, largest_shard = 0;
     for (int i = 0; i < l->n_stored; i++) {
         const layout_unit *u = &l->units[i];
         int64_t end = 0, sum = 0;
@@ -158,7 +158,10 @@ static void check_shards(const model *m, const layout *l) {
         elems += sum;
         flat += u->padded;
         shards += u->shard;
+        if (u->shard > largest_shard) largest_shard = u->shard;
+        if (i == l->n_units - 1) assert_int_equal(l->largest_shard, largest_shard);
     }
+    assert_int_equal(l->largest_stored_shard, largest_shard);
     assert_true(l->elems == elems && l->stored_flat_elems == flat && l->stored_shard_elems == shards &&
                 l->largest_single == largest && l->largest_slot == slot);
     assert_int_equal(l->shard_elems * l->ranks, l->flat_elems);

@@ -20,7 +20,7 @@
 
 enum { H = 64, L = 3, STEPS = 300 };
 // BATCH: rows per step, over all ranks and micro-batches. NEW: rows of the evaluation at the end.
-enum { BATCH = 192, NEW = 10 * BATCH };
+enum { BATCH = 96, NEW = 10 * BATCH };
 enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table; each bias follows its weight
 enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };  // rows of the unit table; hidden layer l is HIDDEN + l
 
@@ -175,7 +175,7 @@ int main(int argc, char **argv) {
         config.update_with = is_lion ? lion : sgd_momentum;
         config.update_states = 1;
         config.update_name = is_lion ? "Lion" : "SGD with momentum";
-        lr = is_lion ? 0.001f : 0.1f;
+        lr = is_lion ? 0.001f : 0.2f;
     }
     if (argc > used && !strcmp(argv[used], "layers")) {
         config.accumulate_layers = 1;
