@@ -49,15 +49,15 @@ launch() {
 }
 # Time limits only catch hangs. They are many times the usual duration, because the machine may be busy.
 hang_limit=120
-# pause SECONDS: sleeps without starting a program. Nothing is ever written to this pipe.
+# nap SECONDS: sleeps without starting a program. Nothing is ever written to this pipe.
 exec {never}<> <(:)
-pause() { read -rt "$1" -u "$never"; }
+nap() { read -rt "$1" -u "$never" || true; }
 # await COMMAND...: repeats the command until it succeeds, for at most 60 s
 await() {
     local until=$((SECONDS + 60))
     until "$@"; do
         [ $SECONDS -lt $until ] || return 1
-        pause 0.01
+        nap 0.01
     done
 }
 any_runs() { kill -0 "$@" 2>/dev/null; }        # PID...
@@ -74,7 +74,7 @@ processes() {
 ends_within() {
     local limit=$1 until=$((SECONDS + $1)) pid left
     shift
-    while any_runs "$@" && [ $SECONDS -lt $until ]; do pause 0.02; done
+    while any_runs "$@" && [ $SECONDS -lt $until ]; do nap 0.02; done
     if any_runs "$@"; then
         mapfile -t left < <(processes "$@")
         need "still running after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false

@@ -254,7 +254,7 @@ pss() {
             read -r pid 2>/dev/null <"$dir/pid.$r" && grep -qs 'memfd:llmc_zero' "/proc/$pid/maps" || most=0
         done
         [ "$most" -gt "$peak" ] && peak=$most
-        pause 0.02
+        nap 0.02
     done
     wait $job
 }
