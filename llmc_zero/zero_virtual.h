@@ -37,8 +37,9 @@ typedef struct zero_machine {
     double queue_s;     // with ZERO_CUDA: the host's time to queue an operation
     int threads;        // with ZERO_CPU: of the trainer, for which the rates of kernels hold; lanes have one
     int spare_core;     // with ZERO_CPU, 1: the lanes' threads have a core that no rank computes on
-    double turn_s;  // with ZERO_CPU and more threads than cores: a rank that computes keeps its core for so
-                    // long, while others wait for one that has none; 0: every thread has a core
+    // With ZERO_CPU and more threads than cores: ranks that compute for less than turn_s do so one after
+    // another, and the last of them lag by this part of the time that all compute; 0: none do.
+    double uneven, turn_s;
     zero_rate of[ZERO_TIMES];
 } zero_machine;
 

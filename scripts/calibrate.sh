@@ -102,7 +102,7 @@ done
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
     fi
-    echo '"turn_s": [1e-3, "assumed: with more threads than cores, until a rank that others wait for runs"],'
+    echo '"turn_s": [3e-3, "assumed: with more threads than cores, for how long one keeps its core"],'
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
     rates "" "$work"/*.disk.*
     for mode in "${modes[@]}"; do rates "_${mode%% *}" "$work"/*."${mode%% *}".memory.*; done

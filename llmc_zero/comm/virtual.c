@@ -13,11 +13,11 @@ static int ranks_here(const comm *c) {
     return c->group.ranks % here ? c->group.ranks : here;
 }
 
-// Returns how long this rank waits for those that have no core while others compute.
+// Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
 static double wait_for_ranks(virtual_time *v) {
-    const double worked = v->worked, turn = v->machine->turn_s;
+    const double left = v->worked * v->machine->uneven, turn = v->machine->turn_s;
     v->worked = 0;
-    return turn < worked ? turn : worked;
+    return turn < left ? turn : left;
 }
 
 static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {

@@ -1,5 +1,6 @@
 #include "machines.h"
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,7 +181,8 @@ static void read_cpu(const Source *s, int threads) {
             snprintf(name, sizeof name, "%s", names[i]);
         m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share * more };
     }
-    m->plugin.turn_s = crowded > 1 ? number_or(s, "turn_s", 1e-3) : 0;
+    m->plugin.turn_s = number_or(s, "turn_s", 3e-3);
+    m->plugin.uneven = crowded > 1 ? ceil(crowded) / crowded - 1 : 0;
     m->plugin.threads = m->threads;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++)
