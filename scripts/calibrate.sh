@@ -54,19 +54,18 @@ rates() {
 }
 # The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
 # time in microseconds and the bytes on a rank's link a second.
+# collective NAME RANKS: reads what bench/comm printed for one collective
 collective() {
-    for _ in $(seq "$rounds"); do
-        mpirun --oversubscribe -np "$cores" "$build/bench/comm" -b 16K -e 16M -f 1024 -n 9 -c "$1" \
-            2>"$work/err" || or "$work/err"
-    done | awk -v name="$2" -v n="$cores" '
-        $1 ~ /^[a-z]/ && (!($2 in us) || $5 < us[$2]) { us[$2] = $5 }
-        $1 ~ /^[a-z]/ && $2 > most { most = $2 }
-        $1 ~ /^[a-z]/ && (!least || $2 < least) { least = $2 }
+    awk -v name="$1" -v n="$2" '
+        $1 ~ /^(all|reduce)-/ && (!($2 in us) || $5 < us[$2]) { us[$2] = $5 }
+        $1 ~ /^(all|reduce)-/ && $2 > most { most = $2 }
+        $1 ~ /^(all|reduce)-/ && (!least || $2 < least) { least = $2 }
         END {
             printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, us[least] * 1e-6,
                 most * (n - 1) / n / (us[most] * 1e-6)
         }'
 }
+buffers='-b 16K -e 16M -f 1024 -n 9'
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
 set -eu -o pipefail
@@ -80,6 +79,13 @@ export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 modes=("1 1 $cores" 'alone 1 1')        # name, threads, processes
 [ "$cores" = 1 ] || modes+=("$cores $cores 1")
 read -ra own <<<"${SHAPES:-}"
+all_cores() {
+    for _ in $(seq "$rounds"); do
+        # shellcheck disable=SC2086
+        OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c "$1" \
+            2>"$work/err" || or "$work/err"
+    done
+}
 
 for i in $(seq "$rounds"); do
     for mode in "${modes[@]}"; do
@@ -96,8 +102,8 @@ done
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
     if [ "$cores" -gt 1 ]; then
-        OMP_NUM_THREADS=1 collective all-gather gather
-        OMP_NUM_THREADS=1 collective reduce-scatter reduce
+        all_cores all-gather | collective gather "$cores"
+        all_cores reduce-scatter | collective reduce "$cores"
         echo '"share": [5e-5, 1e9, "assumed"],'
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'

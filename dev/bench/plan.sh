@@ -10,7 +10,7 @@
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
-. scripts/calibrate.sh          # measure, least
+. scripts/calibrate.sh          # measure, least, collective, buffers
 build=build count=${1:-60} seed=${2:-1} cores=$(env -u OMP_NUM_THREADS nproc)
 trap 'hosts_end; rm -rf "$work"' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
@@ -56,19 +56,10 @@ on_hosts() {    # PROGRAM ARGUMENT...
         --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
 run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
-# The machine's file with the link between the hosts: the time of a small gather, and the rate of a large one.
-machine_at() {
-    on_hosts build/bench/comm -c all-gather -b 16K -e 16M -f 1024 -n 9 >"$work/link" 2>&1 || or "$work/link"
-    awk 'FNR == NR && $1 == "all-gather" { fixed = fixed ? fixed : $5 * 1e-6; rate = $2 / 2 / ($5 * 1e-6) }
-         FNR == NR { next }
-         { sub(/"between": \[[^]]*\]/, "\"between\": [" fixed ", " rate "]") } 1' \
-        "$work/link" build/machine.json
-}
-
 print_machine
-[ -z "${HOSTS:-}" ] || { machine_at >"$work/between.json" && grep '"between"' "$work/between.json"; }
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
 : >"$work/own"
+: >"$work/link"
 draw >"$work/drawn"
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
@@ -89,7 +80,12 @@ for pass in $(seq "${PASSES:-4}"); do
         $run "$ranks" $options >"$work/log" || or "$work/log"
         sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >>"$work/rates.$number"
     done < <(nl -ba "$work/drawn")
+    # shellcheck disable=SC2086
+    [ -z "${HOSTS:-}" ] || on_hosts build/bench/comm $buffers -c all-gather >>"$work/link" 2>"$work/log" ||
+        or "$work/log"
 done
+[ -z "${HOSTS:-}" ] ||
+    sed "s/\"between\": .*/$(collective between 2 <"$work/link")/" build/machine.json >"$work/between.json"
 while read_line; do
     machine=build/machine.json
     [ "$hosts" = 1 ] || machine=$work/between.json
