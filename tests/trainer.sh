@@ -275,7 +275,7 @@ test_memory() {
             number "$peak * 1024 >= $(value held model_state_bytes) - $(value held nvme_bytes)"
         end
     done <<END
-4 16 -e l6h4c256v257t32 --dtype fp32 -z 0 -b 1 -x 8
+4 16 -e l6h4c256v257t32 --dtype fp32 -z 0 -b 1 -x 3
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 0
 4 16 -e l6h4c256v257t32 --dtype fp32 -z 3 -b 16 -x 2 -r 3
 4 16 -e l6h4c256v257t32 --dtype bf16 -z 3 -b 4 -d 2560 -x 2 -r 3 --accumulate layers
