@@ -38,7 +38,7 @@ typedef struct zero_machine {
     int threads;        // with ZERO_CPU: of the trainer, for which the rates of kernels hold; lanes have one
     int spare_core;     // with ZERO_CPU, 1: the lanes' threads have a core that no rank computes on
     // With ZERO_CPU and more threads than cores: ranks that compute for less than turn_s do so one after
-    // another, and the last of them lag by this part of the time that all compute; 0: none do.
+    // another. The last ones then lag by `uneven` times that time; 0: the ranks fill the cores evenly.
     double uneven, turn_s;
     zero_rate of[ZERO_TIMES];
 } zero_machine;

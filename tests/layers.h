@@ -152,10 +152,8 @@ static void check_finite(const Tensor *t) {
 // Slack for values that are rounded twice, and for sums of such values.
 static double twice(void) { return dtype == GPT2_F32 ? SLACK : dtype == GPT2_BF16 ? 1e-2 : 2e-3; }
 
-// Of a large scratch, which is cuBLASLt's workspace, it fills only the part that these shapes use.
 static int begin(int run) {
-    const size_t used = scratch_bytes < 4 << 20 ? scratch_bytes : 4 << 20;
-    if (run < RUNS) device_fill(scratch, run ? 0 : 0xff, used);
+    if (run < RUNS) device_fill(scratch, run ? 0 : 0xff, scratch_bytes);
     return run;
 }
 #define EACH_RUN for (int run = begin(0); run < RUNS; run = begin(run + 1))

@@ -56,6 +56,7 @@ on_hosts() {    # PROGRAM ARGUMENT...
         --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
 run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
+
 print_machine
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
 : >"$work/own"
@@ -84,8 +85,10 @@ for pass in $(seq "${PASSES:-4}"); do
     [ -z "${HOSTS:-}" ] || on_hosts build/bench/comm $buffers -c all-gather >>"$work/link" 2>"$work/log" ||
         or "$work/log"
 done
-[ -z "${HOSTS:-}" ] ||
+if [ -n "${HOSTS:-}" ]; then
     sed "s/\"between\": .*/$(collective between 2 <"$work/link")/" build/machine.json >"$work/between.json"
+    grep '"between"' "$work/between.json"
+fi
 while read_line; do
     machine=build/machine.json
     [ "$hosts" = 1 ] || machine=$work/between.json
