@@ -220,12 +220,14 @@ END
 sent_by_hosts() {       # NAME MESSAGES
     local big=(-e l4h4c256v512t64 -b 2 -d 512 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --device cpu --dtype bf16
         --messages "$2") steps sent=() planned
+    local -x OMPI_MCA_mpi_show_mca_params=enviro
     begin "ranks.hosts bytes on the interface, $1"
     for steps in 2 12; do
         sent+=(-"$(sent_by_host_0)")
         on_hosts 2 "$trainer" "${big[@]}" -x $steps >"$screen" 2>&1 </dev/null || need "$(messages)" false
         sent+=("$(sent_by_host_0)")
     done
+    need 'TCP does not send in parts' grep -q 'btl_tcp_flags=send' "$screen"
     "$trainer" "${big[@]}" --plan --plan-ranks 4 -pg 2 >"$screen" 2>&1
     planned=$(awk '/^  step: / { mib += $NF } END { printf "%d", 10 * 2 * mib * 1048576 }' "$screen")
     sent=$((sent[3] + sent[2] - sent[1] - sent[0]))
