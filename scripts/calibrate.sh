@@ -66,6 +66,22 @@ collective() {
         }'
 }
 buffers='-b 16K -e 16M -f 1024 -n 9'
+# Times the collectives of a rank on each core, and adds the times to $work/gathers and $work/reductions.
+measure_collectives() {
+    [ "$cores" -gt 1 ] || return 0
+    export OMP_NUM_THREADS=1
+    # shellcheck disable=SC2086
+    mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c all-gather >>"$work/gathers" \
+        2>"$work/err" || or "$work/err"
+    # shellcheck disable=SC2086
+    mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c reduce-scatter >>"$work/reductions" \
+        2>"$work/err" || or "$work/err"
+    unset OMP_NUM_THREADS
+}
+collectives() {
+    collective gather "$cores" <"$work/gathers"
+    collective reduce "$cores" <"$work/reductions"
+}
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
 set -eu -o pipefail
@@ -79,13 +95,6 @@ export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 modes=("1 1 $cores" 'alone 1 1')        # name, threads, processes
 [ "$cores" = 1 ] || modes+=("$cores $cores 1")
 read -ra own <<<"${SHAPES:-}"
-all_cores() {
-    for _ in $(seq "$rounds"); do
-        # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c "$1" \
-            2>"$work/err" || or "$work/err"
-    done
-}
 
 for i in $(seq "$rounds"); do
     for mode in "${modes[@]}"; do
@@ -95,6 +104,7 @@ for i in $(seq "$rounds"); do
         measure "$work/$i.$name.memory" "$threads" "$processes" memory
     done
     measure "$work/$i.disk" 1 1 disk "$folder"
+    measure_collectives
 done
 {
     echo '{'
@@ -102,8 +112,7 @@ done
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
     if [ "$cores" -gt 1 ]; then
-        all_cores all-gather | collective gather "$cores"
-        all_cores reduce-scatter | collective reduce "$cores"
+        collectives
         echo '"share": [5e-5, 1e9, "assumed"],'
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'

@@ -497,6 +497,7 @@ int main(int argc, char **argv) {
     }
     if (!ranks) refuse("%s", zero_last_error());
     read_options(argc, argv);
+    link_send_in_parts();  // as the plugin does when it starts MPI
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &started);
     if (started != ranks)

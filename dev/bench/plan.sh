@@ -4,15 +4,16 @@
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
 #   PASSES=N        goes through the configurations N times (4). Each time it runs a configuration, and times
-#                   its layers alone, at its shapes; of both the shortest times count, as in calibrate.sh.
-#   OWN=0           does not time the layers; the plans interpolate between the calibration's shapes
+#                   its layers at its shapes and the plugin's kernels, and once a pass the collectives, because
+#                   a machine's speed changes. The shortest times count, as in calibrate.sh.
+#   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
-. scripts/calibrate.sh          # measure, least, collective, buffers
+. scripts/calibrate.sh          # measure, least, rates, measure_collectives, collectives, collective, buffers
 build=build count=${1:-60} seed=${2:-1} cores=$(env -u OMP_NUM_THREADS nproc)
-trap 'hosts_end; rm -rf "$work"' EXIT
+trap 'rm -rf "$work"; hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 if [ -n "${HOSTS:-}" ]; then
     hosts_make 2 || { echo "HOSTS: $hosts_why"; exit 1; }
@@ -55,12 +56,20 @@ on_hosts() {    # PROGRAM ARGUMENT...
     (hosts_run 0 timeout 300 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
         --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
+# Prints machine.json with other lines for the names that the files $work/now.* have, and more samples.
+machine_now() {         # SAMPLES_NAME
+    cat "$work"/now.* >"$work/lines"
+    awk -F'"' -v samples="$1" 'FNR == NR { now[$2] = $0; next }
+        $2 in now { $0 = now[$2] }
+        { print }
+        $2 == samples { while (getline line <own > 0) print line }' own="$work/own" \
+        "$work/lines" build/machine.json
+}
 run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
 
 print_machine
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
 : >"$work/own"
-: >"$work/link"
 draw >"$work/drawn"
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
@@ -75,25 +84,29 @@ read_line() {
 }
 for pass in $(seq "${PASSES:-4}"); do
     while read_line; do
-        [ "${OWN:-1}" = 0 ] || measure "$work/$pass.$number.layers" "$threads" \
-            $((ranks < cores ? ranks : cores)) layers "$shape"
+        at_once=$((ranks < cores ? ranks : cores))
+        if [ "${OWN:-1}" != 0 ]; then
+            measure "$work/$pass.$number.layers" "$threads" $at_once layers "$shape"
+            measure "$work/$pass.$number.memory" "$threads" $at_once memory
+        fi
         # shellcheck disable=SC2086
         $run "$ranks" $options >"$work/log" || or "$work/log"
         sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >>"$work/rates.$number"
     done < <(nl -ba "$work/drawn")
+    [ "${OWN:-1}" = 0 ] || measure_collectives
     # shellcheck disable=SC2086
-    [ -z "${HOSTS:-}" ] || on_hosts build/bench/comm $buffers -c all-gather >>"$work/link" 2>"$work/log" ||
-        or "$work/log"
+    [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
+        >>"$work/link" 2>"$work/log" || or "$work/log"
 done
-if [ -n "${HOSTS:-}" ]; then
-    sed "s/\"between\": .*/$(collective between 2 <"$work/link")/" build/machine.json >"$work/between.json"
-    grep '"between"' "$work/between.json"
-fi
+: >"$work/now.here"
+[ ! -f "$work/gathers" ] || collectives >"$work/now.here"
+[ -z "${HOSTS:-}" ] || collective between 2 <"$work/link" | tee "$work/now.between"
 while read_line; do
-    machine=build/machine.json
-    [ "$hosts" = 1 ] || machine=$work/between.json
-    [ "${OWN:-1}" = 0 ] || least "$work"/*."$number".layers.* | sed 's/$/,/' >"$work/own"
-    sed "/\"samples_$mode\"/r $work/own" "$machine" >"$work/machine.json"
+    if [ "${OWN:-1}" != 0 ]; then
+        least "$work"/*."$number".layers.* | sed 's/$/,/' >"$work/own"
+        rates "_$mode" "$work"/*."$number".memory.* >"$work/now.kernels"
+    fi
+    machine_now "samples_$mode" >"$work/machine.json"
     # shellcheck disable=SC2086
     timeout 60 ./train_gpt2_zero --plan --machine "$work/machine.json" --plan-ranks "$ranks" \
         -pg $((ranks / hosts)) $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"

@@ -145,11 +145,11 @@ static int comes_within(double limit, const atomic_int *event) {
 
 // Over TCP, Open MPI 4.1 writes a long message whole, so that its answer to the peer's message waits behind it:
 // two ranks that send to each other then often do so one after the other. As a sender it divides the message.
-static void send_in_parts(void) { setenv("OMPI_MCA_btl_tcp_flags", "send", 0); }
+void link_send_in_parts(void) { setenv("OMPI_MCA_btl_tcp_flags", "send", 0); }
 
 static int start_mpi(net *n, zero_launch launched) {
     char host[NET_NAME];
-    send_in_parts();
+    link_send_in_parts();
     sem_init(&life.over, 0, 0);
     int failed = patience_thread(live, NULL);
     if (failed) return zero_fail(ZERO_ERR_COMM, "cannot start MPI's thread: %s", strerror(failed));

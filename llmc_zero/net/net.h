@@ -107,6 +107,7 @@ int net_agree(net *n, int rc);
 // (collective) Starts MPI, or takes it over if the program has started it, and sets n's link, rank and ranks.
 // launched: what the launcher started, for the message about a start that takes too long.
 int link_open(net *n, const zero_config *config, zero_launch launched);
+void link_send_in_parts(void);  // sets how Open MPI sends over TCP; before MPI's start
 // Ends MPI if link_open has started it. clean 0: after a failure; MPI is left as it is. No message touches
 // the caller's memory afterwards.
 void link_close(net *n, int clean);
