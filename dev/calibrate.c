@@ -202,24 +202,27 @@ static void time_memory(void) {
 
 // -------- the disk
 
-static double move(file_engine *e, char *memory, int64_t bytes, size_t piece, int write) {
-    enum { AT_ONCE = 4 };
+enum { AT_ONCE = 4 };
+// Returns the seconds to move so many pieces, at_once at a time.
+static double move(file_engine *e, char *memory, int pieces, size_t piece, int at_once, int write) {
     file_transfer t[AT_ONCE] = { 0 };
     const double start = clock_now();
-    int i = 0;
-    for (int64_t at = 0; at < bytes; at += (int64_t)piece, i = (i + 1) % AT_ONCE) {
+    for (int k = 0; k < pieces; k++) {
+        const int i = k % at_once;
         if (file_wait(e, &t[i])) fail(zero_last_error());
-        t[i] = (file_transfer){ .offset = at, .data = memory + i * piece, .bytes = piece, .write = write };
+        t[i] = (file_transfer){
+            .offset = k * piece, .data = memory + i * piece, .bytes = piece, .write = write
+        };
         if (file_start(e, &t[i])) fail(zero_last_error());
     }
-    for (i = 0; i < AT_ONCE; i++)
+    for (int i = 0; i < at_once; i++)
         if (file_wait(e, &t[i])) fail(zero_last_error());
-    return (double)bytes / (clock_now() - start);
+    return clock_now() - start;
 }
 
 static void time_disk(const char *folder) {
-    const int64_t bytes = 256 << 20;
-    const size_t piece = 8 << 20;
+    enum { PIECES = 32, SMALL_PIECES = 256 };
+    const size_t piece = 8 << 20, small = 4 << 10;
     const zero_config c = zero_defaults();
     const file_settings s = { .folders = folder,
                               .block_bytes = c.offload.nvme_block_bytes,
@@ -227,16 +230,18 @@ static void time_disk(const char *folder) {
                               .threads = c.offload.nvme_threads,
                               .timeout_s = 60 };
     file_engine *e;
-    if (file_open(&e, &s, bytes)) fail(zero_last_error());
+    if (file_open(&e, &s, PIECES * piece)) fail(zero_last_error());
     const char *why = "";
-    char *memory = device_host.f->alloc(&device_host, 4 * piece, &why);  // in large pages, as in a run
+    char *memory = device_host.f->alloc(&device_host, AT_ONCE * piece, &why);  // in large pages, as in a run
     if (!memory) fail(why);
-    file_buffers(e, memory, 4 * piece);
-    const double writing = move(e, memory, bytes, piece, 1), reading = move(e, memory, bytes, piece, 0);
-    print_rate("read", 1e-4, 1 / reading);
-    print_rate("write", 1e-4, 1 / writing);
+    file_buffers(e, memory, AT_ONCE * piece);
+    for (int write = 1; write >= 0; write--) {
+        const double all = move(e, memory, PIECES, piece, AT_ONCE, write);
+        const double alone = move(e, memory, SMALL_PIECES, small, 1, write);
+        print_rate(write ? "write" : "read", alone / SMALL_PIECES, all / PIECES / piece);
+    }
     file_close(e);
-    device_host.f->release(&device_host, memory, 4 * piece);
+    device_host.f->release(&device_host, memory, AT_ONCE * piece);
 }
 
 int main(int argc, char **argv) {

@@ -94,12 +94,14 @@ for pass in $(seq "${PASSES:-4}"); do
         sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >>"$work/rates.$number"
     done < <(nl -ba "$work/drawn")
     [ "${OWN:-1}" = 0 ] || measure_collectives
+    [ -z "${NVME:-}" ] || measure "$work/$pass.disk" 1 1 disk "$NVME"
     # shellcheck disable=SC2086
     [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
         >>"$work/link" 2>"$work/log" || or "$work/log"
 done
 : >"$work/now.here"
 [ ! -f "$work/gathers" ] || collectives >"$work/now.here"
+[ -z "${NVME:-}" ] || rates "" "$work"/*.disk.* >>"$work/now.here"
 [ -z "${HOSTS:-}" ] || collective between 2 <"$work/link" | tee "$work/now.between"
 while read_line; do
     if [ "${OWN:-1}" != 0 ]; then
