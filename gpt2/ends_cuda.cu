@@ -161,6 +161,11 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
 
 // At this block size a multiprocessor works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
 enum { SOFTMAX_THREADS = 768 };
+// A row of a small vocabulary has fewer threads, one for each wide load.
+template <class T> static int softmax_threads(int Vp) {
+    int warps = (Vp / wide<T> + WARP - 1) / WARP;
+    return warps * WARP < SOFTMAX_THREADS ? warps * WARP : SOFTMAX_THREADS;
+}
 
 // The maximum of some logits, and the sum of their e^(logit - top).
 struct Softmax {
@@ -197,7 +202,7 @@ template <class T> __device__ inline Softmax softmax_of(const T *row, int V) {
     constexpr int W = wide<T>;
     Softmax own = { -FLT_MAX, 0 };
 #pragma unroll 2
-    for (int c = threadIdx.x * W; c < V; c += SOFTMAX_THREADS * W) {
+    for (int c = threadIdx.x * W; c < V; c += blockDim.x * W) {
         vec<T, W> x = load<W>(row + c);
         float logit[W], top = own.top, sum = 0;
         for (int k = 0; k < W; k++) logit[k] = to_float(x, k);
@@ -222,8 +227,8 @@ template <class T> static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2)
     if (dloss == 0) return;
     float scale = dloss / s.sum;
     int vectors = Vp / W;
-    int last = (vectors - 1) / SOFTMAX_THREADS * SOFTMAX_THREADS + threadIdx.x;
-    for (int i = last; i >= 0; i -= SOFTMAX_THREADS) {  // from the end of the row, which is still in L1
+    int threads = blockDim.x, last = (vectors - 1) / threads * threads + threadIdx.x;
+    for (int i = last; i >= 0; i -= threads) {  // from the end of the row, which is still in L1
         int c = i * W;
         if (c >= Vp) continue;
         vec<T, W> x = load<W>(row + c);
@@ -244,8 +249,8 @@ int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float 
                               int rows, int V, int Vp) {
     const int *sent;
     if (send(&sent, targets, rows)) return -1;
-    return BY_DTYPE(dt, launch("softmax_crossentropy", softmax_crossentropy_kernel<T>, rows, SOFTMAX_THREADS,
-                               losses, (T *)logits, dloss, sent, V, Vp));
+    return BY_DTYPE(dt, launch("softmax_crossentropy", softmax_crossentropy_kernel<T>, rows,
+                               softmax_threads<T>(Vp), losses, (T *)logits, dloss, sent, V, Vp));
 }
 
 // -------- the sum of losses

@@ -71,9 +71,9 @@ wait_until() {
 }
 not_failed() { ! grep -qsv ' 0 [0-9]*$' "$logs"/*.sum; }
 end_tests() { kill $(jobs -p) $(cat "$logs"/*.pid) 2>/dev/null; }
-# Runs the queue in parallel. Tests spend about a third of their time waiting, so two more run than there are
-# cores.
-places=$(($(nproc) + 2))
+# Runs the queue in parallel. Tests spend about a third of their time waiting, and the longest nearly all of
+# it, so three more run than there are cores.
+places=$(($(nproc) + 3))
 [ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something else in parallel
 run_all() {
     local command

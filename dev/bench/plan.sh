@@ -3,15 +3,15 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
-#   PASSES=N        goes through the configurations N times (4). Each time it runs a configuration, and times
-#                   its layers at its shapes and the plugin's kernels, and once a pass the collectives, because
-#                   a machine's speed changes. The shortest times count, as in calibrate.sh.
+#   PASSES=N        goes through the configurations N times (4). Each time it runs a configuration and times
+#                   its layers at its shapes and the plugin's kernels, because a machine's speed changes; once
+#                   a pass the collectives and the disk. The shortest times count, as in calibrate.sh.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
-. scripts/calibrate.sh          # measure, least, rates, measure_collectives, collectives, collective, buffers
+. scripts/calibrate.sh          # its functions, and buffers
 build=build count=${1:-60} seed=${2:-1} cores=$(env -u OMP_NUM_THREADS nproc)
 trap 'rm -rf "$work"; hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
