@@ -66,21 +66,19 @@ collective() {
         }'
 }
 buffers='-b 16K -e 16M -f 1024 -n 9'
-# Times the collectives of a rank on each core, and adds the times to $work/gathers and $work/reductions.
+# Times the collectives of a rank on each core, and adds the times to the files of $work.
 measure_collectives() {
+    local what
     [ "$cores" -gt 1 ] || return 0
-    export OMP_NUM_THREADS=1
-    # shellcheck disable=SC2086
-    mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c all-gather >>"$work/gathers" \
-        2>"$work/err" || or "$work/err"
-    # shellcheck disable=SC2086
-    mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c reduce-scatter >>"$work/reductions" \
-        2>"$work/err" || or "$work/err"
-    unset OMP_NUM_THREADS
+    for what in all-gather reduce-scatter; do
+        # shellcheck disable=SC2086
+        OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c $what \
+            >>"$work/$what" 2>"$work/err" || or "$work/err"
+    done
 }
 collectives() {
-    collective gather "$cores" <"$work/gathers"
-    collective reduce "$cores" <"$work/reductions"
+    collective gather "$cores" <"$work/all-gather"
+    collective reduce "$cores" <"$work/reduce-scatter"
 }
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 

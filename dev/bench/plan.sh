@@ -100,7 +100,7 @@ for pass in $(seq "${PASSES:-4}"); do
         >>"$work/link" 2>"$work/log" || or "$work/log"
 done
 : >"$work/now.here"
-[ ! -f "$work/gathers" ] || collectives >"$work/now.here"
+[ ! -f "$work/all-gather" ] || collectives >"$work/now.here"
 [ -z "${NVME:-}" ] || rates "" "$work"/*.disk.* >>"$work/now.here"
 [ -z "${HOSTS:-}" ] || collective between 2 <"$work/link" | tee "$work/now.between"
 while read_line; do

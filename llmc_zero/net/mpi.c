@@ -143,9 +143,7 @@ static int comes_within(double limit, const atomic_int *event) {
     return *event;
 }
 
-// Over TCP, Open MPI 4.1 writes a long message whole, so that its answer to the peer's message waits behind
-// it: two ranks that send to each other then often do so one after the other. As a sender it divides the
-// message.
+// Over TCP, Open MPI 4.1 writes a long message whole. The answer to the peer's message waits behind it.
 void link_send_in_parts(void) { setenv("OMPI_MCA_btl_tcp_flags", "send", 0); }
 
 static int start_mpi(net *n, zero_launch launched) {
