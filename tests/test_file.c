@@ -312,7 +312,7 @@ static void urgent_transfers(void **state) {
 // A wait must time out if the disk does not answer. Here the disk answers later, so everything can be freed.
 static void a_disk_that_hangs(void **state) {
     file_settings s = settings(1, 8 * KIB);
-    s.timeout_s = 0.2;
+    s.timeout_s = 0.8;
     FOR_BOTH_ENGINES(s) {
         file_engine *e = opened(&s, 64 * KIB);
         char *data = buffer(64 * KIB);
@@ -322,7 +322,7 @@ static void a_disk_that_hangs(void **state) {
         assert_int_equal(file_start(e, &t), 0);
         REFUSED(file_wait(e, &t), ZERO_ERR_IO, "llmc_zero.rank00000");
         error_has("write at offset ");
-        error_has("0.2 s");
+        error_has("0.8 s");
         fault_waits = 0;
         while (!file_done(e, &t)) clock_nap(1e-3);
         assert_int_equal(file_start(e, &t), ZERO_ERR_IO);
@@ -342,7 +342,7 @@ static int closes_in_time(const file_settings *s) {
 // The engine must leak memory and threads that the disk may still use, so the test uses a separate process.
 static void a_disk_that_never_answers(void **state) {
     file_settings s = settings(1, 8 * KIB);
-    s.timeout_s = 0.2;
+    s.timeout_s = 0.8;
     FOR_BOTH_ENGINES(s) {
         int status = 0;
         pid_t child = fork();
