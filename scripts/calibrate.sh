@@ -4,7 +4,8 @@
 #   scripts/calibrate.sh [BUILD [FOLDER]]       build, and a folder on the disk for states (build)
 #   ROUNDS=N    measures everything N times (2) and takes the shortest: other work on a machine, or on the
 #               other threads of its cores, slows down whole seconds
-#   SHAPES="4,128,256,4,257 ..."    also measures the layers at these: -b, -t, channels, heads, vocabulary
+#   SHAPES="4,128,256,4,257,6 ..."  also measures the layers of these models: -b, -t, channels, heads,
+#                   vocabulary, layers
 # dev/bench/plan.sh sources it for the functions.
 or() { cat "$1" >&2; echo "$(basename "$0"): failed" >&2; exit 1; }
 
@@ -21,34 +22,36 @@ measure() {
 }
 # Of processes that run at once the slowest counts: ranks wait for each other, and where two virtual CPUs
 # share a core, a process is faster while the other one pauses. Of all rounds the shortest counts, because
-# other programs can only slow a round down.
-# least ROUND.NAME.I...: prints the samples, ["matmul","fp32",64,64,192,SECONDS], in the order of a file
-least() {
-    awk '{ what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0
-           round = FILENAME; sub(/[.][0-9]+$/, "", round); rounds[round]
-           if (!(what in seen)) { seen[what]; order[++n] = what }
-           if (seconds > most[round, what]) most[round, what] = seconds }
-         END {
-             for (i = 1; i <= n; i++) {
-                 least = 0
-                 for (r in rounds) {
-                     seconds = most[r, order[i]]
-                     if (seconds > 0 && (!least || seconds < least)) least = seconds
-                 }
-                 printf "%s,%.3e]\n", order[i], least
-             }
-         }' "$@"
+# other programs can only slow a round down; with typical=0.5 the median one.
+# chosen ROUND.NAME.I...: prints the samples, ["matmul","fp32",64,64,192,SECONDS], in the order of a file
+chosen() {
+    awk -v typical="${typical:-0}" '
+        { what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0
+          round = FILENAME; sub(/[.][0-9]+$/, "", round); rounds[round]
+          if (!(what in seen)) { seen[what]; order[++n] = what }
+          if (seconds > most[round, what]) most[round, what] = seconds }
+        END {
+            for (i = 1; i <= n; i++) {
+                m = 0
+                for (r in rounds) {
+                    seconds = most[r, order[i]]
+                    for (k = m++; k && sorted[k - 1] > seconds; k--) sorted[k] = sorted[k - 1]
+                    sorted[k] = seconds
+                }
+                printf "%s,%.3e]\n", order[i], sorted[int(m * typical)]
+            }
+        }' "$@"
 }
 # samples NAME FILE...: prints a list of machine.json
 samples() {
     echo "\"$1\": ["
-    least "${@:2}" | sed '$!s/$/,/; s/^/    /'
+    chosen "${@:2}" | sed '$!s/$/,/; s/^/    /'
     echo ']'
 }
 # The kernels and the disk have two samples each: ["copy",0,FIXED SECONDS] and ["copy",1,SECONDS PER BYTE].
 # rates SUFFIX FILE...
 rates() {
-    least "${@:2}" | awk -F '[][", ]+' -v suffix="$1" '
+    chosen "${@:2}" | awk -F '[][", ]+' -v suffix="$1" '
         $3 == 0 { fixed = $4 }
         $3 == 1 { printf "\"%s%s\": [%.3e, %.4e, \"measured\"],\n", $2, suffix, fixed, 1 / $4 }'
 }
@@ -66,19 +69,19 @@ collective() {
         }'
 }
 buffers='-b 16K -e 16M -f 1024 -n 9'
-# Times the collectives of a rank on each core, and adds the times to the files of $work.
-measure_collectives() {
+# Times the collectives of a rank on each core, and adds the times to files NAME.
+measure_collectives() {         # NAME
     local what
     [ "$cores" -gt 1 ] || return 0
     for what in all-gather reduce-scatter; do
         # shellcheck disable=SC2086
         OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c $what \
-            >>"$work/$what" 2>"$work/err" || or "$work/err"
+            >>"$1.$what" 2>"$work/err" || or "$work/err"
     done
 }
-collectives() {
-    collective gather "$cores" <"$work/all-gather"
-    collective reduce "$cores" <"$work/reduce-scatter"
+collectives() {                 # NAME
+    collective gather "$cores" <"$1.all-gather"
+    collective reduce "$cores" <"$1.reduce-scatter"
 }
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
@@ -102,7 +105,7 @@ for i in $(seq "$rounds"); do
         measure "$work/$i.$name.memory" "$threads" "$processes" memory
     done
     measure "$work/$i.disk" 1 1 disk "$folder"
-    measure_collectives
+    measure_collectives "$work/all"
 done
 {
     echo '{'
@@ -110,7 +113,7 @@ done
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
     if [ "$cores" -gt 1 ]; then
-        collectives
+        collectives "$work/all"
         echo '"share": [5e-5, 1e9, "assumed"],'
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'

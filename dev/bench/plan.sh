@@ -3,16 +3,18 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
-#   PASSES=N        goes through the configurations N times (4). Each time it runs a configuration and times
-#                   its layers at its shapes and the plugin's kernels, because a machine's speed changes; once
-#                   a pass the collectives and the disk. The shortest times count, as in calibrate.sh.
+#   PASSES=N        goes through the configurations N times (7). Each time it runs a configuration and, before
+#                   and after, times its layers at its shapes, the plugin's kernels and, for states on NVMe,
+#                   the disk; once a pass the collectives. The run's median step is compared with a plan from
+#                   the medians of these times, because the speed of a machine that others use changes within
+#                   seconds. Of the passes' errors the median counts.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
 . scripts/calibrate.sh          # its functions, and buffers
-build=build count=${1:-60} seed=${2:-1} cores=$(env -u OMP_NUM_THREADS nproc)
+build=build count=${1:-60} seed=${2:-1} passes=${PASSES:-7} cores=$(env -u OMP_NUM_THREADS nproc) typical=0.5
 trap 'rm -rf "$work"; hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 if [ -n "${HOSTS:-}" ]; then
@@ -56,25 +58,12 @@ on_hosts() {    # PROGRAM ARGUMENT...
     (hosts_run 0 timeout 300 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
         --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
-# Prints machine.json with other lines for the names that the files $work/now.* have, and more samples.
-machine_now() {         # SAMPLES_NAME
-    cat "$work"/now.* >"$work/lines"
-    awk -F'"' -v samples="$1" 'FNR == NR { now[$2] = $0; next }
-        $2 in now { $0 = now[$2] }
-        { print }
-        $2 == samples { while (getline line <own > 0) print line }' own="$work/own" \
-        "$work/lines" build/machine.json
-}
 run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
 
-print_machine
-printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
-: >"$work/own"
-draw >"$work/drawn"
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
     read -r number ranks hosts options || return
-    shape=$(sed -E 's/-e l[0-9]+h([0-9]+)c([0-9]+)v([0-9]+)t([0-9]+) -b ([0-9]+) .*/\5,\4,\2,\1,\3/' \
+    shape=$(sed -E 's/^-e l(\S*)h(\S*)c(\S*)v(\S*)t(\S*) -b (\S*) .* --dtype (\S*) .*/\6,\5,\3,\2,\4,\1,\7/' \
         <<<"$options")
     threads=$(sed -E 's/.*--threads ([0-9]+).*/\1/' <<<"$options")
     mode=$threads
@@ -82,40 +71,72 @@ read_line() {
     run=run_here
     [ "$hosts" = 1 ] || run=run_on_hosts
 }
-for pass in $(seq "${PASSES:-4}"); do
+# measure_own ROUND...
+measure_own() {
+    local round at_once=$((ranks < cores ? ranks : cores)) name
+    [ "${OWN:-1}" != 0 ] || return 0
+    for round; do
+        name=$work/$pass.$number.$round
+        measure "$name.layers" "$threads" $at_once layers "$shape"
+        measure "$name.memory" "$threads" $at_once memory "$shape"
+        [[ $options != *--nvme* ]] || measure "$name.disk" 1 1 disk "$NVME"
+    done
+}
+measure_pass() {
     while read_line; do
-        at_once=$((ranks < cores ? ranks : cores))
-        if [ "${OWN:-1}" != 0 ]; then
-            measure "$work/$pass.$number.layers" "$threads" $at_once layers "$shape"
-            measure "$work/$pass.$number.memory" "$threads" $at_once memory
-        fi
+        measure_own 1 2
         # shellcheck disable=SC2086
         $run "$ranks" $options >"$work/log" || or "$work/log"
-        sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >>"$work/rates.$number"
-    done < <(nl -ba "$work/drawn")
-    [ "${OWN:-1}" = 0 ] || measure_collectives
-    [ -z "${NVME:-}" ] || measure "$work/$pass.disk" 1 1 disk "$NVME"
+        sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >"$work/$pass.$number.measured"
+        measure_own 3 4
+    done <"$work/drawn"
+    [ "${OWN:-1}" = 0 ] || measure_collectives "$work/$pass"
     # shellcheck disable=SC2086
     [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
-        >>"$work/link" 2>"$work/log" || or "$work/log"
-done
-: >"$work/now.here"
-[ ! -f "$work/all-gather" ] || collectives >"$work/now.here"
-[ -z "${NVME:-}" ] || rates "" "$work"/*.disk.* >>"$work/now.here"
-[ -z "${HOSTS:-}" ] || collective between 2 <"$work/link" | tee "$work/now.between"
+        >"$work/$pass.between" 2>"$work/log" || or "$work/log"
+}
+# Prints machine.json as it was in the pass: with other lines for some names, and more samples. The two hosts
+# share this machine's cores.
+machine_now() {
+    local name=$work/$pass.$number
+    {
+        [ "$hosts" = 1 ] || sed -nE "s/^(\"cores\":) .$cores]/\1 [$((cores / hosts))]/p" build/machine.json
+        [ ! -f "$work/$pass.between" ] || collective between 2 <"$work/$pass.between"
+        [ ! -f "$work/$pass.all-gather" ] || collectives "$work/$pass"
+        [ ! -f "$name.1.memory.1" ] || rates "_$mode" "$name".*.memory.*
+        [ ! -f "$name.1.disk.1" ] || rates "" "$name".*.disk.*
+    } >"$work/lines"
+    [ ! -f "$name.1.layers.1" ] || chosen "$name".*.layers.* | sed 's/$/,/' >"$work/own"
+    awk -F'"' -v samples="samples_$mode" 'FNR == NR { now[$2] = $0; next }
+        $2 in now { $0 = now[$2] }
+        { print }
+        $2 == samples { while (getline line <own > 0) print line }' own="$work/own" \
+        "$work/lines" build/machine.json
+}
+plan_pass() {
+    while read_line; do
+        machine_now >"$work/machine.json"
+        # shellcheck disable=SC2086
+        timeout 60 ./train_gpt2_zero --plan --machine "$work/machine.json" --plan-ranks "$ranks" \
+            -pg $((ranks / hosts)) $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
+        sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan" >"$work/$pass.$number.planned"
+    done <"$work/drawn"
+}
+median() { sort -g | awk '{ of[NR] = $1 } END { print of[int(NR / 2) + 1] }'; }
+
+print_machine
+printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
+: >"$work/own"
+draw | nl -ba >"$work/drawn"
+for pass in $(seq "$passes"); do measure_pass; done
+for pass in $(seq "$passes"); do plan_pass; done
 while read_line; do
-    if [ "${OWN:-1}" != 0 ]; then
-        least "$work"/*."$number".layers.* | sed 's/$/,/' >"$work/own"
-        rates "_$mode" "$work"/*."$number".memory.* >"$work/now.kernels"
-    fi
-    machine_now "samples_$mode" >"$work/machine.json"
-    # shellcheck disable=SC2086
-    timeout 60 ./train_gpt2_zero --plan --machine "$work/machine.json" --plan-ranks "$ranks" \
-        -pg $((ranks / hosts)) $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
-    planned=$(sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan")
-    awk -v a="$planned" -v b="$(sort -g "$work/rates.$number" | tail -n 1)" -v what="$ranks $hosts $options" \
-        'BEGIN { printf "%9.0f %9.0f %+6.1f%%  %s\n", a, b, 100 * (b / a - 1), what }' | tee -a "$work/all"
-done < <(nl -ba "$work/drawn")
+    cat "$work"/*."$number".planned >"$work/planned"
+    cat "$work"/*."$number".measured >"$work/measured"
+    off=$(paste "$work/planned" "$work/measured" | awk '{ print 100 * ($2 / $1 - 1) }' | median)
+    printf '%9.0f %9.0f %+6.1f%%  %s\n' "$(median <"$work/planned")" "$(median <"$work/measured")" "$off" \
+        "$ranks $hosts $options" | tee -a "$work/all"
+done <"$work/drawn"
 
 awk '
     { off = $3 + 0; error[NR] = off < 0 ? -off : off; planned[NR] = $1; is[NR] = $2 }

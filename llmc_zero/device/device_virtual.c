@@ -95,9 +95,11 @@ static int virtual_sum_ranks(device *d, device_stream s, zero_dtype to_type, voi
     const double read = parts->ranks * dtype_bytes(type) + (plus ? sizeof *plus : 0);
     return take(d, s, ZERO_TIME_SUM, n * (read + dtype_bytes(to_type)));
 }
+// A GPU is limited by its memory, a CPU by its arithmetic, which is the same for all types.
 static int virtual_add_squares(device *d, device_stream s, uint64_t *words, const stretches *of_x,
                                zero_dtype type, const void *x) {
-    return take(d, s, ZERO_TIME_SQUARES, elems_of(of_x) * dtype_bytes(type));
+    const size_t each = d->asynchronous ? dtype_bytes(type) : sizeof(float);
+    return take(d, s, ZERO_TIME_SQUARES, elems_of(of_x) * each);
 }
 
 // AdamW reads and writes masters and moments, reads the gradient and writes the parameters.
