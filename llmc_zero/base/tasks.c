@@ -1,5 +1,6 @@
 #include "tasks.h"
 #include "error.h"
+#include "turns.h"
 #include "../device/virtual_time.h"
 #include <math.h>
 #include <stdio.h>
@@ -81,6 +82,7 @@ static void *lane_loop(void *arg) {
 #ifdef _OPENMP
     omp_set_num_threads(q == &t->queues[LANE_CPU] ? t->cores : 1);
 #endif
+    if (q != &t->queues[LANE_CPU]) turns_short();
     int rc = t->device->f->enter(t->device);
     pthread_mutex_lock(&t->lock);
     if (rc) fail_all(t, rc);

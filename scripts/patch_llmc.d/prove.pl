@@ -51,6 +51,7 @@ sub names_of ($text, $argument, $depth = 0) {
 }
 
 # Writes the files that the trainer's own calls name: the model, the tokenizer, the data.
+my %made;
 sub make_inputs ($folder, $text) {
     $text =~ s{//[^\n]*|/\*.*?\*/}{}gs;
     my $loader = -e "$folder/$FILE{loader}" ? read_whole("$folder/$FILE{loader}") : '';
@@ -62,7 +63,7 @@ sub make_inputs ($folder, $text) {
         for my $name (map { names_of($text, $_) } @arguments) {
             next if $name =~ m{^/|\.\.} || $name !~ /\w\.\w/;
             srand(42);
-            write_whole("$folder/" . $name =~ s/[*?]/0/gr, $kind{$call}->(), 0644);
+            write_whole("$folder/" . $name =~ s/[*?]/0/gr, $made{"$call $bits"} //= $kind{$call}->(), 0644);
         }
     }
 }
@@ -197,26 +198,33 @@ sub file_note ($name, $expected, $again, $run) {
     return "$name: the numbers agree to 1e-3; their last bits differ, because ranks add in another order\n";
 }
 
-# Returns the report of a proof, or ends it with the first difference.
-sub compared ($original, @runs) {
+# Compares a run with the original's. Returns notes on the files.
+sub compared ($original, $run) {
+    my $i = first_difference($original->{losses}, $run->{losses});
+    defined $i and unproven('the losses differ from number ' . ($i + 1) . " on:\n"
+                            . table($i > 2 ? $i - 2 : 0, $i + 1, $original, $run));
+    $run->{samples} eq $original->{samples}
+        or unproven("$run->{which}: the sampled text differs:\n$original->{samples}\n$run->{samples}");
+    return grep { $_ } map { file_note($_, $original->{files}{$_}, $original->{again}{$_}, $run) }
+        sort keys %{ $original->{files} };
+}
+
+# Runs both stages on so many ranks, and compares them. Returns the runs, with their notes.
+sub both_stages ($folder, $original, $ranks) {
+    my @runs = map {
+        my $run = on_ranks($folder, $_, $ranks);
+        $run->{notes} = [compared($original, $run)];
+        $run
+    } 0, 3;
+    my ($one, $other) = @runs;
+    $one->{digest} eq $other->{digest} or unproven("the digests of the parameters differ: $one->{which} "
+        . "$one->{digest}, $other->{which} $other->{digest}");
+    return @runs;
+}
+
+sub report ($original, @runs) {
     my $n = @{ $original->{losses} };
-    $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); the proof needs at least 4; "
-                        . '--losses REGEX finds losses of another form');
-    my %notes;
-    for my $run (@runs) {
-        my $i = first_difference($original->{losses}, $run->{losses});
-        defined $i and unproven('the losses differ from number ' . ($i + 1) . " on:\n"
-                                . table($i > 2 ? $i - 2 : 0, $i + 1, $original, $run));
-        $run->{samples} eq $original->{samples}
-            or unproven("$run->{which}: the sampled text differs:\n$original->{samples}\n$run->{samples}");
-        $notes{ file_note($_, $original->{files}{$_}, $original->{again}{$_}, $run) }++
-            for sort keys %{ $original->{files} };
-    }
-    for my $i (grep { $_ % 2 } 0 .. $#runs) {           # stages 0 and 3 on the same number of ranks
-        my ($one, $other) = @runs[$i - 1, $i];
-        $one->{digest} eq $other->{digest} or unproven("the digests of the parameters differ: $one->{which} "
-            . "$one->{digest}, $other->{which} $other->{digest}");
-    }
+    my %notes = map { $_ => 1 } map { @{ $_->{notes} } } @runs;
     my @by_ranks = sort { $a->{ranks} <=> $b->{ranks} } grep { $_->{stage} } @runs;
     my @files = sort keys %{ $original->{files} };
     my @shown = ($original, @runs[0, 1]);
@@ -226,7 +234,7 @@ sub compared ($original, @runs) {
         . (@files ? ', and the files ' . join(', ', @files) : '')
         . '; parameters after the last step: digest '
         . join(', ', map { $_->{digest} } @by_ranks) . " at both stages\n"
-        . join '', grep { $_ } sort keys %notes;
+        . join '', sort keys %notes;
 }
 
 # Copies a tree, with the inputs, and with changed files if given.
@@ -263,7 +271,10 @@ sub prove ($failure, $original, $patched, %new) {
         my $expected = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
         $expected->{again} = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
             if %{ $expected->{files} };
-        compared($expected, map { (on_ranks($other, 0, $_), on_ranks($other, 3, $_)) } @ranks);
+        my $n = @{ $expected->{losses} };
+        $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); the proof needs at least 4; "
+                            . '--losses REGEX finds losses of another form');
+        report($expected, map { both_stages($other, $expected, $_) } @ranks);
     };
     print $report // stop((ref $@ ? $@->{why} : $@) . "\n$failure");
 }
