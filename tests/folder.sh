@@ -84,7 +84,6 @@ test_lock() {
 }
 
 test_logs() {
-    local how
     begin_fresh 'folder.logs without a checkpoint: only -y 1 replaces them, unless the run has finished'
     trains 2 -x 3
     denies 2 '-o: .*/out holds the logs of an earlier run .* -y 1, which .* replaces these' -x 1
@@ -95,20 +94,18 @@ test_logs() {
     is 'steps in main.log' "$(sed -nE 's/^s:([0-9]+) trl.*/\1/p' "$out/main.log" | xargs)" '0 1'
     end
     # Simulates a run killed while writing a log line, some steps after its checkpoint of step 4.
-    for how in '-v 0' '-v 3 -m 1'; do
-        begin_fresh "folder.logs have each step once after a resume, $how"
-        trains 2 -x 8 $how
-        mv "$out/main.log" "$dir/straight.log" && rm -r "$out"
-        trains 2 -x 7 -n 4 $how
-        rm -r "$out/step_00000007" "$out/model_00000007.bin"
-        printf 's:7 trl:5.1' >>"$out/main.log"
-        printf '{"step": 8, "loss"' >>"$out/metrics.jsonl"
-        resumes 4 2 -x 8 $how
-        is main.log "$(<"$out/main.log")" "$(<"$dir/straight.log")"
-        has_steps '1 2 3 4 5 6 7 8'
-        has_names '*.tmp' ''
-        end
-    done
+    begin_fresh 'folder.logs have each step and validation once after a resume'
+    trains 2 -x 8 -v 3 -m 1
+    mv "$out/main.log" "$dir/straight.log" && rm -r "$out"
+    trains 2 -x 7 -n 4 -v 3 -m 1
+    rm -r "$out/step_00000007" "$out/model_00000007.bin"
+    printf 's:7 trl:5.1' >>"$out/main.log"
+    printf '{"step": 8, "loss"' >>"$out/metrics.jsonl"
+    resumes 4 2 -x 8 -v 3 -m 1
+    is main.log "$(<"$out/main.log")" "$(<"$dir/straight.log")"
+    has_steps '1 2 3 4 5 6 7 8'
+    has_names '*.tmp' ''
+    end
 }
 
 test_history() {
@@ -314,7 +311,7 @@ test_names() {
 }
 
 test_listing() {
-    local error fault
+    local call error path
     begin_good 'folder.traces of checkpoints: only after an unfinished first save, a run restarts from step 0'
     rm "$out"/step_*/manifest.json
     keep
@@ -328,16 +325,18 @@ test_listing() {
     is 'files of one save' "$(cd "$out" && echo step_*/rank* | wc -w)" 2
     end
     if ! command -v strace >/dev/null; then skip folder.listing 'no strace'; return; fi
-    for error in EIO EMFILE EACCES; do
-        begin_good "folder.listing fails with $error: a run does not restart from step 0"
-        for fault in openat: getdents64: access,faccessat,faccessat2:/step_00000006/manifest.json; do
-            strace_with -P "$out${fault#*:}" -e "inject=${fault%:*}:error=$error"
-            denies 2 '(cannot be searched for checkpoints|manifest.json): ' -x 8 -n 2 -y 1
-        done
-        wrap=
-        unchanged
-        end
-    done
+    begin_good 'folder.listing fails: a run does not restart from step 0'
+    while read -r call error path; do
+        strace_with -P "$out$path" -e "inject=$call:error=$error"
+        denies 2 '(cannot be searched for checkpoints|manifest.json): ' -x 8 -n 2 -y 1
+    done <<'END'
+openat EMFILE
+getdents64 EIO
+access,faccessat,faccessat2 EACCES /step_00000006/manifest.json
+END
+    wrap=
+    unchanged
+    end
 }
 
 for group in "${@:-lock logs history options finite verify readers names listing}"; do

@@ -52,7 +52,6 @@ test_refused() {
     local how='start .*mpirun -np N, .*srun --mpi=pmix, .*sbatch job$'
     refusals <<END
 ranks.refused -pi tcp|1|option -pi tcp: Open MPI connects the ranks: $how|-pi tcp -ps a:1 -pn 2 -pr 0
-ranks.refused -pi fs|1|option -pi fs: Open MPI connects the ranks: $how|-pi fs -pf $dir
 ranks.refused -pn for one rank|1|option -pn 2: the launcher started 1 rank: $how|-pn 2
 ranks.refused -pr of another rank|1|option -pr 1: the launcher made this rank 0 of 1|-pr 1
 ranks.refused a launcher that MPI does not know|1|started 2 ranks, but MPI sees 1|OMPI_COMM_WORLD_RANK=0 \
@@ -177,16 +176,17 @@ test_lost() {
         lose $signal $ranks $victim $delay -z $stage $way
         end
     done
-    begin 'ranks.lost stopped and continued in time'
-    start 2 -x 800 -z 3
-    reaches_step 3
-    kill -STOP "$(rank_pid "$trainer" 1)"
-    sleep 1.5
-    kill -CONT "$(rank_pid "$trainer" 1)"
-    ends_within $hang_limit $job
-    is status "$status" 0
-    is messages "$(messages)" ''
-    end
+    for way in '--messages 1' '--overlap 1'; do
+        begin "ranks.lost stopped and continued in time, $way"
+        start 2 -x 400 -z 3 $way --comm-timeout 20
+        reaches_step 3
+        kill -STOP "$(rank_pid "$trainer" 1)"
+        sleep 1.5
+        kill -CONT "$(rank_pid "$trainer" 1)"
+        ends_within $hang_limit $job
+        is 'status, messages' "$status $(messages)" '0 '
+        end
+    done
 }
 
 # Open MPI itself reports the connection that a killed rank leaves. tests/same_bits.sh compares the bits of
@@ -265,7 +265,7 @@ test_recipes() {
     done
     prints 'resuming at step 2$' 'step    3/3 .* lr 2.57e-06 '      # a warm-up of 700 steps to 6e-4
     end
-    begin 'recipes.ranks that do not divide the batch, no trainer, a wrong option'
+    begin 'recipes.ranks that do not divide the batch, no trainer, a wrong option, other ranks under Slurm'
     TRY=0 HOSTS='a b c' GPUS=1 runs "$recipe"
     is status "$status" 1
     prints '3 ranks: .*1024 rows'
@@ -274,8 +274,6 @@ test_recipes() {
     ARGUMENTS="$ARGUMENTS -b x" runs "$recipe"
     is 'status, messages' "$status $(messages | wc -l)" '2 1'
     prints "train_gpt2_zero: .*'x'"
-    end
-    begin 'recipes.sbatch without the numbers of nodes and tasks'
     SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 runs bash "$batch"
     prints 'Slurm started 1 tasks, but settings.sh sets 2'
     end

@@ -107,10 +107,8 @@ test_cpu() {
     table <<'END'
 = fp32, two ranks|2|--dtype fp32
 window -z 0 --naive 1
-window -z 0
 window -z 1 --overlap 1
 messages ZERO_POISON=1 -z 2 --bucket 1
-offload --prefetch 0 --window 65536 --comm-type fp32 --overlap 1
 nvme ZERO_POISON=1 --overlap 1 --prefetch 3 --nvme-verify
 window -z 2 -x 1 > nvme -x 2 > messages -z 0 -x 3
 
@@ -118,21 +116,18 @@ window -z 2 -x 1 > nvme -x 2 > messages -z 0 -x 3
 window -z 0 --naive 1 -r 0
 messages -z 0 -r 3 --comm-type fp32
 window -z 1 -r 1 --overlap 1 -v 1 -m 1 -h 1 --hellaswag tests/reference_hellaswag.bin
-messages ZERO_POISON=1 -z 2 -r 3 --overlap 1 --bucket 1e9
-window ZERO_POISON=1 -r 3 --prefetch 0
-nvme -r 2 --max-in-cpu 20000
+messages ZERO_POISON=1 -z 2 -r 2 --overlap 1 --bucket 1e9
+nvme -r 3 --max-in-cpu 20000
 window --cpu-checkpointing -v 1 -m 2 -s 1 -g 4 -h 1 --hellaswag tests/reference_hellaswag.bin
 messages -z 1 -r 3 -x 1 > offload -r 0 -x 2 > window -r 2 -x 3
 
 = micro-batches, stages 0 and 1|2|--dtype bf16 -d 256
 window -z 0 --naive 1
-messages -z 0 -r 3
-window -z 1 --overlap 1
+messages -z 1 -r 3 --overlap 1
 
 = micro-batches, stages 2 and 3|2|--dtype bf16 -d 256 --clip 0.5
 window -z 2
 window --overlap 1 --bucket 1 -r 3
-updates --offload-ratio 0.5 --sub-group-size 2048
 nvme --offload-gradients nvme --overlap 1 --sub-group-size 2048
 messages -z 2 -x 1 > nvme -x 3
 
@@ -145,22 +140,16 @@ window -z 3 -r 1 -x 1 > updates -z 2 -x 3
 
 = parameters in groups of ranks|4|--dtype bf16 -d 512
 window -z 2
-window --param-group 1 --overlap 1
 messages ZERO_POISON=1 --param-group 2 --overlap 1
 offload --param-group 2 -r 3 --prefetch 0 --window 65536
 updates --param-group 2 -v 1 -m 1 -s 1 -g 4
-messages --param-group 4
 window --param-group 2 -x 1 > window -z 2 -x 2 > messages --param-group 1 -x 3
 
 = any ranks, fp32|1|--dtype fp32 -d 512 --any-ranks 1
 window -z 0
-nvme -r 0
-window@2 ZERO_POISON=1 -z 0 --overlap 1
-messages@2 -z 1 -r 0
 window@2 -z 2 -r 3 --bucket 1e9
 nvme@2 --overlap 1 -v 1 -m 1
-messages@4 -z 0 -r 3
-window@4 -z 1 --overlap 1
+messages@4 -z 0 -r 3 --overlap 1
 offload@4 ZERO_POISON=1 -r 0
 window@8 --prefetch 0
 window@2 -z 2 -x 1 > nvme@4 -x 2 > window -z 0 -x 3
@@ -169,13 +158,10 @@ window@2 -z 2 -x 1 > nvme@4 -x 2 > window -z 0 -x 3
 window -z 0 -r 3
 window@2 -z 1 -r 0
 messages@2 ZERO_POISON=1 -z 3 -r 3 --overlap 1
-window@4 -z 0
 window@4 -z 2 -r 0 --comm-type fp32
 nvme@4 --offload-gradients nvme -r 3
-messages@8 -z 1
 messages@8 --param-group 4 -r 3 --overlap 1
 window@4 --param-group 2 -x 1 > window@2 --param-group 1 -x 2 > window@4 -z 1 -x 3
-nvme@4 -x 1 > window -z 1 -x 2 > offload@2 -x 3
 
 = units of one matrix, two ranks|2|--dtype bf16 -e l3h2c32v257t32
 window -z 0 --naive 1
@@ -183,16 +169,13 @@ window --units matrix -r 0 --prefetch 0 -v 1 -m 2 -s 1 -g 4 -h 1 --hellaswag tes
 messages --units matrix ZERO_POISON=1 -z 2 -r 2 --overlap 1
 nvme --units matrix ZERO_POISON=1 -r 3 --prefetch 3 --overlap 1
 window -x 1 > nvme --units matrix -x 2 > window -z 1 -x 3
-offload --units matrix -r 3 -x 1 > messages -z 2 --units matrix -x 2 > updates -x 3
 
-= units of one matrix, micro-batches|4|--dtype bf16 -d 512 -e l3h2c32v257t32 --clip 0
+= units of one matrix, micro-batches|2|--dtype bf16 -d 256 -e l3h2c32v257t32 --clip 0
 window -z 2
-window --units matrix
 nvme --units matrix -r 3 --offload-gradients nvme --overlap 1 --sub-group-size 2048
 
-= units of one matrix, by layers|4|--dtype bf16 -d 768 -e l3h2c32v257t32 --accumulate layers
+= units of one matrix, by layers|2|--dtype bf16 -d 384 -e l3h2c32v257t32 --accumulate layers
 window -z 0 -r 0
-window --units matrix -r 0
 messages --units matrix ZERO_POISON=1 -z 1 -r 2
 window --units matrix ZERO_POISON=1 -r 3 --overlap 1
 nvme --units matrix --offload-gradients nvme
@@ -229,8 +212,6 @@ mpirun -z 1
 sbatch -z 3
 hosts -z 3 --overlap 1
 hosts -z 3 --param-group 2 --overlap 1
-hosts -z 3 --param-group 1
-hosts -z 2
 hosts -z 0 --window 65536
 END
 }
@@ -245,13 +226,10 @@ test_cuda() {
     table <<END
 = cuda: one rank, recompute, block inputs on the host|1|--dtype bf16 -e l5h2c32v257t16
 window -z 0 -r 0
-window -z 1 ZERO_POISON=1
-window -z 2 CUDA_STAND_IN_ALIGNED=8
+window -z 1 CUDA_STAND_IN_ALIGNED=8
 window -z 2 -r 2 CUDA_STAND_IN=rival
 window CUDA_STAND_IN=lag --prefetch 2
-window CUDA_STAND_IN_ORDER=backward --overlap 0
 window -r 3 CUDA_STAND_IN=lazy
-window --cpu-checkpointing CUDA_STAND_IN=lazy
 window --cpu-checkpointing CUDA_STAND_IN=lag CUDA_STAND_IN_ORDER=backward
 window --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
 
@@ -263,9 +241,7 @@ auto -z 2 CUDA_STAND_IN=lag
 nccl -z 0 CUDA_STAND_IN=rival
 nccl -z 2 CUDA_STAND_IN=lazy --comm-type fp32
 nccl CUDA_STAND_IN=lag
-nccl --param-group 1 CUDA_STAND_IN=rival
 offload --comm host CUDA_STAND_IN=lazy --prefetch 2
-offload --comm host --param-group 1 CUDA_STAND_IN=lag
 updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN=lag
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
@@ -280,7 +256,6 @@ window --cpu-checkpointing CUDA_STAND_IN=lazy CUDA_STAND_IN_ORDER=backward
 = cuda: units of one matrix, matmuls compute GELU and bias gradients|1|--dtype bf16 -e l5h2c32v257t16 \
 -ge 2 CUDA_STAND_IN_FASTEST=3 --tune $dir/t.txt
 window -z 0 -r 1
-window --units matrix -z 2 -r 2 CUDA_STAND_IN=rival
 window --units matrix -r 3 CUDA_STAND_IN=lag
 window --units matrix --cpu-checkpointing CUDA_STAND_IN=lazy ZERO_POISON=1
 window --units matrix --cpu-checkpointing CUDA_STAND_IN=rival CUDA_STAND_IN_ORDER=backward
@@ -294,7 +269,6 @@ window --units matrix
 host -z 0 -r 1
 nccl --units matrix -r 2 CUDA_STAND_IN=rival
 nccl --units matrix -r 3 ZERO_POISON=1 CUDA_STAND_IN=lag
-nvme --comm host --units matrix -r 1 CUDA_STAND_IN=lag
 
 = cuda: four micro-batches by layers|2|--dtype bf16 -d 256 -e l3h2c32v257t16 --accumulate layers
 host -z 0 -r 1
@@ -307,11 +281,9 @@ nccl --cpu-checkpointing CUDA_STAND_IN=rival
 
 = cuda: any ranks, block inputs on the host|1|--dtype bf16 -d 128 --any-ranks 1 -v 0 -e l5h2c32v257t16
 window -z 0 -r 0
-window --cpu-checkpointing CUDA_STAND_IN=lag
 host@2 --cpu-checkpointing CUDA_STAND_IN=rival ZERO_POISON=1
 nccl@2 -z 1 -r 2 CUDA_STAND_IN=lazy
 nccl@4 --cpu-checkpointing CUDA_STAND_IN_ORDER=backward --overlap 0
-host@4 -z 2 -r 3 CUDA_STAND_IN=lag
 nccl@4 --param-group 2 -r 3 CUDA_STAND_IN=rival
 offload@4 --comm nccl CUDA_STAND_IN_DEVICES=4 --param-group 2 CUDA_STAND_IN=lazy
 offload@4 --comm host --cpu-checkpointing -x 1 > nccl@2 -x 2
@@ -328,7 +300,7 @@ host CUDA_STAND_IN=lazy
 window -z 0 -r 1
 window -z 2 -r 2 CUDA_STAND_IN=rival
 window -r 3 CUDA_STAND_IN=lag
-window --cpu-checkpointing
+window --cpu-checkpointing CUDA_STAND_IN=lazy
 
 = cuda: logits in parts|2|--dtype bf16 -e l4h2c64v1024t32 -b 32 -x 1 -v 0 CUDA_STAND_IN_CAPABILITY=80 \
 CUDA_STAND_IN_MEMORY=18874368 CUDA_STAND_IN_DEVICES=2

@@ -104,24 +104,19 @@ else skip wrong 'no mpicc'; fi
 
 # ---- options
 
-begin 'options.--help'
+begin 'options'
 need '--help failed' eval '"$comm" --help >out'
 for o in -b -e -f -n -w -m -c --dtype --messages --device --comm --reduce; do
     has out "  $o "
 done
-end
-
-begin 'options.refused'
 while IFS='|' read -r options message; do
     need "$options is accepted" not eval 'timeout $hang_limit "$comm" $options >out 2>err'
     has err "$message"
 done <<'CASES'
 -b 12x|option -b 12x: not a whole number from 1 to
--b -4|option -b -4: not a whole number
 -b 4G|option -b 4G: not a whole number
 -b 2M -e 1M|-b 2097152: above -e 1048576
 -f 1|option -f 1: not a whole number from 2
--n 0|option -n 0: not a whole number from 1
 -c gather|option -c gather: no such value
 --dtype fp64|option --dtype fp64: no such value
 -x 3|option -x: unknown

@@ -43,16 +43,12 @@ done <<'END'
 124M|GPUS=64|0|-np 64 .* -b 8
 END
 
-begin 'recipe.the GPUs found, and the memory of the smallest'
+begin 'recipe.the GPUs found and the memory of the smallest, no GPU, and missing data'
 recipe 124M --dry-run MEMORIES='81559 24576'
 has "$screen" '^# stage 1, -r [0-3], -b 64: .* of 24576 MiB' '-np 2 '
-end
-begin 'recipe.no GPU'
 recipe 124M ''
 is status "$status" 1
 has "$screen" 'run_gpt2_124M.sh: no GPU found. --dry-run plans'
-end
-begin 'recipe.missing data is downloaded first'
 recipe 124M --dry-run
 has "$screen" "^env DATA=$DATA scripts/download.sh tokenizer hellaswag" \
     "^env DATA=$DATA scripts/download.sh fineweb:99"

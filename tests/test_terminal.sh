@@ -29,10 +29,10 @@ widest() { grep -aE '^step' "$screen" | wc -L; }
 
 # ---- with a terminal
 
-bar_shown() {   # NAME COMMAND
-    local since=$EPOCHREALTIME
-    begin "bar.$1"
-    need 'failed' on_terminal 100 "$2"
+test_terminal() {
+    local columns digest since=$EPOCHREALTIME
+    begin 'bar.two ranks'
+    need 'failed' on_terminal 100 "$two $TRAINER $small"
     need 'no bar' [ "$(count "$bar")" -ge 2 ]
     counts '^step' "$(count "$bar")"    # the time left is under an hour
     counts "$line" 0
@@ -43,12 +43,6 @@ bar_shown() {   # NAME COMMAND
     need 'the last bar was erased' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
     has "$screen" '^peak +[1-9][0-9]* GFLOP/s'
     end
-}
-
-test_terminal() {
-    local columns digest
-    bar_shown 'without mpirun' "$TRAINER $small"
-    bar_shown 'two ranks' "$two $TRAINER $small"
     begin 'bar.the same bits as with lines'
     digest=$(hashes "$screen")
     need 'failed with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
@@ -57,7 +51,7 @@ test_terminal() {
     is digest "$(hashes "$screen" | cut -c 1-28)" "${digest:0:28}"
     end
     begin 'bar.fits the width'
-    for columns in 20 60 120; do
+    for columns in 20 120; do
         need "$columns columns: failed" on_terminal $columns "$TRAINER $small -v 0"
         need "$columns columns: $(widest) used" [ "$(widest)" -lt $columns ]
         has "$screen" '^step +60/60'
@@ -72,22 +66,16 @@ test_terminal() {
     end
 }
 
-begin 'lines.two ranks'
+begin 'progress.without a terminal: lines, a requested bar, and few: twelve steps and the last'
 need 'failed' timeout -k 2 $hang_limit $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
 counts "$line" 60
 need 'carriage returns' not grep -q $'\r' "$screen"
 counts '^peak' 0        # only printed with a bar
-end
-begin 'bar.requested without a terminal'
 need 'failed' env COLUMNS=60 timeout -k 2 $hang_limit "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
     </dev/null
 tr '\r' '\n' <"$dir/raw" >"$screen"
 has "$screen" '^step +60/60'
 need "$(widest) columns" [ "$(widest)" -lt 60 ]
-need 'an unknown choice was accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
-counts "option --progress: 'colour' is not one of auto, bar, lines, few" 1
-end
-begin 'lines.few: twelve, and the last'
 need 'failed' timeout -k 2 $hang_limit "$TRAINER" $small --progress few >"$screen" 2>&1 </dev/null
 is steps "$(sed -nE 's/^step +([0-9]+).*/\1/p' "$screen" | xargs)" '1 6 11 16 21 26 31 36 41 46 51 56 60'
 end
@@ -184,6 +172,9 @@ END
     has "$screen" "^pictures: $dir/two runs/loss.png"
     has "$dir/commands" '^set title "Loss.nseveral models or numbers of ranks'
     has "$dir/labels" '^"run1" [0-9]+ [0-9]+ [0-9]+$' '^"run2, until'
+    sed -i '$d' "$dir/two runs/run1/metrics.jsonl"
+    PATH=$dir/bin:$PATH need 'too few steps: status 0' not scripts/plots.sh "$dir/two runs" >"$screen" 2>&1
+    counts '^plots.sh: .*run1/metrics.jsonl has fewer than 7 steps' 1
     end
     begin 'plots.a missing folder is an error before anything is installed'
     mkdir "$dir/few"
@@ -202,11 +193,6 @@ END
     plots 'four stages, one with scores' "$dir/compare" hellaswag
     compare 1 $model -x 7 && rm "$dir"/compare/*.png
     plots 'seven steps, no validation' "$dir/compare"
-    begin 'plots.too few steps: an error'
-    compare 1 $model -x 6
-    need 'status 0' not scripts/plots.sh "$dir/compare" >"$screen" 2>&1
-    counts '^plots.sh: .*stage0/metrics.jsonl has fewer than 7 steps' 1
-    end
 }
 
 # ---- trace_lanes.sh, on a trace with known sums

@@ -132,7 +132,7 @@ refused_and_advised() {
 tiers_limited() {
     local limit trained=0 refused=0
     local model=(-e l19h4c256v2000t64 -b 1 -x 1 -n 1 -z 0 --dtype fp32 --threads 2)
-    for limit in {190..640..150}000; do
+    for limit in {190..640..225}000; do
         (ulimit -v $limit && exec "$trainer" --version) >/dev/null 2>&1 || continue
         begin "tiers.ulimit -v $limit"
         wrap="ulimit -v $limit;"
