@@ -292,37 +292,35 @@ static inline int order_of(const drawn *d, int backward, uint64_t s, one_use *us
 
 // -------- printing
 
-static inline int print_values(char *to, size_t room, const char *const *names, const int64_t *x,
-                               const int64_t *plain, int n) {
-    int at = 0;
+static inline void print_values(FILE *f, const char *const *names, const int64_t *x, const int64_t *plain,
+                                int n) {
     for (int i = 0; i < n; i++)
-        if (x[i] != plain[i] || i == 0)
-            at += snprintf(to + at, room - (size_t)at, " %s %lld", names[i], (long long)x[i]);
-    return at + snprintf(to + at, room - (size_t)at, "\n");
+        if (x[i] != plain[i] || i == 0) fprintf(f, " %s %lld", names[i], (long long)x[i]);
 }
 
 // Names only the settings that differ from plain ones, or are first in their list.
 static inline void print_case(const drawn *d, char *to, size_t room) {
-    int at = snprintf(to, room, "seed %llu on %d ranks; trained:", (unsigned long long)d->seed, d->ranks);
-    at += print_values(to + at, room - (size_t)at, trained_names, d->trained, plain_trained, N_TRAINED);
+    FILE *f = fmemopen(to, room, "w");
+    if (!f) return;
+    fprintf(f, "seed %llu on %d ranks; trained:", (unsigned long long)d->seed, d->ranks);
+    print_values(f, trained_names, d->trained, plain_trained, N_TRAINED);
     for (int i = 0; i < HOWS; i++) {
-        at += snprintf(to + at, room - (size_t)at, "  settings %d:", i);
-        at += print_values(to + at, room - (size_t)at, setting_names, d->how[i], plain_settings, N_SETTINGS);
+        fprintf(f, "\n  settings %d:", i);
+        print_values(f, setting_names, d->how[i], plain_settings, N_SETTINGS);
     }
     for (const zero_unit *u = d->units; u < d->units + d->n_units; u++)
-        at += snprintf(to + at, room - (size_t)at, "  unit %s: uses %d, %d, %d\n", u->name, u->forward_uses,
-                       u->backward_uses, u->gradient_only_uses);
+        fprintf(f, "\n  unit %s: uses %d, %d, %d", u->name, u->forward_uses, u->backward_uses,
+                u->gradient_only_uses);
     for (const zero_tensor *t = d->tensors; t < d->tensors + d->n_tensors; t++)
-        at += snprintf(to + at, room - (size_t)at,
-                       "  tensor %s: %lld elements in %d dimensions, units %d to %d%s%s\n", t->name,
-                       (long long)zero_tensor_elems(t), t->n_dims, t->unit, t->unit + t->layers - 1,
-                       t->frozen ? ", frozen" : "", t->backward_overwrites ? ", overwritten" : "");
-    at += snprintf(to + at, room - (size_t)at, "  calls:");
+        fprintf(f, "\n  tensor %s: %lld elements in %d dimensions, units %d to %d%s%s", t->name,
+                (long long)zero_tensor_elems(t), t->n_dims, t->unit, t->unit + t->layers - 1,
+                t->frozen ? ", frozen" : "", t->backward_overwrites ? ", overwritten" : "");
+    fprintf(f, "\n  calls:");
     for (const call *c = d->calls; c < d->calls + d->n_calls; c++)
-        at += snprintf(to + at, room - (size_t)at, " %s %d%s%s%s%s,", call_names[c->kind], c->of,
-                       c->clips ? " clipped" : "", c->promises ? " promised" : "",
-                       c->discards ? " discarded" : "", c->abandoned ? " abandoned first" : "");
-    snprintf(to + at - 1, room - (size_t)at + 1, "\n");
+        fprintf(f, " %s %d%s%s%s%s%s", call_names[c->kind], c->of, c->clips ? " clipped" : "",
+                c->promises ? " promised" : "", c->discards ? " discarded" : "",
+                c->abandoned ? " abandoned first" : "", c < d->calls + d->n_calls - 1 ? "," : "\n");
+    fclose(f);
 }
 
 // -------- smaller cases
@@ -332,7 +330,9 @@ static inline void remove_tensor(drawn *d, int k) {
 }
 
 static inline void remove_last_unit(drawn *d) {
-    const int last = --d->n_units;
+    const int last = d->n_units - 1;
+    if (!last) return;
+    d->n_units = last;
     for (int k = d->n_tensors - 1; k >= 0; k--) {
         zero_tensor *t = &d->tensors[k];
         if (t->unit + t->layers > last) t->layers = last - t->unit;
@@ -343,39 +343,24 @@ static inline void remove_last_unit(drawn *d) {
 // Makes change number i. Returns 0 if there are fewer changes. A change may have no effect, or may leave a
 // case that is not possible, with a unit without tensors.
 static inline int make_smaller(drawn *d, int i) {
-    if (i < d->n_calls) {
+    const int calls = d->n_calls, tensors = d->n_tensors, units = d->n_units;
+    zero_tensor *t = d->tensors;
+    if (i < calls)
         memmove(&d->calls[i], &d->calls[i + 1], sizeof *d->calls * (size_t)(--d->n_calls - i));
-        return 1;
-    }
-    i -= d->n_calls;
-    if (i == 0) {
-        if (d->n_units > 1) remove_last_unit(d);
-        return 1;
-    }
-    i -= 1;
-    if (i < d->n_tensors) {
+    else if ((i -= calls) == 0)
+        remove_last_unit(d);
+    else if ((i -= 1) < tensors)
         remove_tensor(d, i);
-        return 1;
-    }
-    i -= d->n_tensors;
-    if (i < d->n_tensors) {
-        zero_tensor *t = &d->tensors[i];
-        *t = (zero_tensor){ t->name, 1, { (zero_tensor_elems(t) + 1) / 2 }, t->layers, t->unit };
-        return 1;
-    }
-    i -= d->n_tensors;
-    if (i < d->n_units) {
+    else if ((i -= tensors) < tensors)
+        t[i] = (zero_tensor){ t[i].name, 1, { (zero_tensor_elems(&t[i]) + 1) / 2 }, t[i].layers, t[i].unit };
+    else if ((i -= tensors) < units)
         d->units[i] = (zero_unit){ d->units[i].name, 1, 1, 0 };
-        return 1;
-    }
-    i -= d->n_units;
-    if (i < N_TRAINED) {
+    else if ((i -= units) < N_TRAINED)
         d->trained[i] = plain_trained[i];
-        return 1;
-    }
-    i -= N_TRAINED;
-    if (i >= HOWS * N_SETTINGS) return 0;
-    d->how[i / N_SETTINGS][i % N_SETTINGS] = plain_settings[i % N_SETTINGS];
+    else if ((i -= N_TRAINED) < HOWS * N_SETTINGS)
+        d->how[i / N_SETTINGS][i % N_SETTINGS] = plain_settings[i % N_SETTINGS];
+    else
+        return 0;
     return 1;
 }
 

@@ -8,7 +8,7 @@
 #include "../llmc_zero/tiers/file_folder.h"
 
 // The fault to inject. Change it only while no thread uses the disk.
-static struct {
+static struct fault {
     file_operation what;
     int64_t at, times;  // the first operation of that kind to fail, counted from 1, and how many fail
     long outcome;       // what failing operations return
@@ -31,19 +31,13 @@ static inline long fault_outcome(file_operation what, size_t bytes) {
     const int64_t n = ++fault_seen;
     for (int ms = 0; fault_waits && ms < 120000; ms++) clock_nap(1e-3);
     if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
-    if (fault.each_s > 0) fault_nap(fault.each_s);
-    if (fault.each_s > 0) return (long)bytes;
+    if (fault.each_s > 0) return fault_nap(fault.each_s), (long)bytes;
     if (fault.most) return (int64_t)bytes < fault.most ? (long)bytes : (long)fault.most;
     return fault.outcome;
 }
 
 static inline void set_fault(file_operation what, int64_t at, int64_t times, long outcome) {
-    fault.what = what;
-    fault.at = at;
-    fault.times = times;
-    fault.outcome = outcome;
-    fault.most = 0;
-    fault.each_s = 0;
+    fault = (struct fault){ .what = what, .at = at, .times = times, .outcome = outcome };
     fault_seen = 0;
     file_fault = fault_outcome;
 }

@@ -17,10 +17,9 @@
 #include "check.h"
 #include "copies.h"
 #include "drawn.h"
-#include "events.h"
 #include "plan.h"
 #include "pretend.h"
-#include "toy_kernels.h"
+#include "toy.h"
 #include "../dev/examples/optimizers.h"
 #include "../llmc_zero/internal.h"
 #ifdef ZERO_HAVE_CUDA
@@ -87,10 +86,6 @@ static int64_t place_of(const drawn *d, int tensor, int layer) {
     return at + layer * elems_of(d, tensor);
 }
 static int64_t all_elems(const drawn *d) { return place_of(d, d->n_tensors, 0); }
-
-static float initial_of(int tensor, int layer, int64_t i) {
-    return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f;
-}
 
 static int gives(const run *r, zero_value what, int tensor) {
     if (what == ZERO_PARAM || what == ZERO_MASTER) return 1;
@@ -274,7 +269,7 @@ static void check_memory(run *r) {
                                 (!strcmp(line->purpose, "bytes of other ranks") && !r->config.comm.nccl);
         EXPECT(line->assumed == found_later, "%s is assumed: %d", line->purpose, line->assumed);
     }
-    // States are what the formula says, plus the padding of units and of states to whole pages.
+    // States take the formula's bytes, plus the padding of units and of states to whole pages.
     const zero_formula *f = &p->formulas[r->config.stage];
     const size_t held = zero_memory_bytes(z, ZERO_STATES);
     const int64_t padding = l->stored_flat_elems - l->elems;
@@ -457,17 +452,11 @@ static int write_gradient(run *r, int unit, int use, int micro) {
         void *g = zero_grad(r->z, k, layer);
         if ((reads && !p) || !g) return failed("zero_grad");
         if (reads && shown(r, k, layer)) p = shown(r, k, layer);
-        const toy_use u = { r->config.numbers.dtype,
-                            checks.ranks,
-                            checks.rank,
-                            micro,
-                            k,
-                            layer,
-                            use,
-                            (int)r->d->trained[EXACT],
-                            (float)zero_loss_scale(r->z),
-                            t->backward_overwrites && use == 0 };
+        toy_use u = { r->config.numbers.dtype, checks.ranks, checks.rank, micro, use };
         const int64_t n = elems_of(r->d, k);
+        u.exact = (int)r->d->trained[EXACT];
+        u.loss_scale = (float)zero_loss_scale(r->z);
+        u.writes = t->backward_overwrites && use == 0;
         if (r->on) {
             TRY(r->on->add_gradient(r->stream, &u, r->on_device + at, p, g, n));
             continue;
@@ -491,10 +480,6 @@ static int compute_use(run *r, one_use u, int backward) {
         TRY(backward ? write_gradient(r, u.unit, u.use, micro) : read_unit(r, u.unit, i));
         if (backward && (r->config.accumulate_layers || micro % 2)) TRY(zero_post_micro(r->z, u.unit, micro));
     }
-    return 0;
-}
-static int open_use(run *r, one_use u, int backward) {
-    TRY(backward ? zero_pre_backward(r->z, u.unit) : zero_pre_forward(r->z, u.unit));
     return 0;
 }
 static int finish_use(run *r, one_use u, int backward) {
@@ -528,7 +513,7 @@ static int pass(run *r, const call *c, int micro, int of, int most) {
         const one_use u = uses[backward][backward ? i - n_forward : i];
         const int is_same = opened.unit == u.unit && opened_backward == backward;
         if (is_same) TRY(finish_use(r, opened, opened_backward));
-        TRY(open_use(r, u, backward));
+        TRY(backward ? zero_pre_backward(r->z, u.unit) : zero_pre_forward(r->z, u.unit));
         if (opened.unit >= 0 && !is_same) TRY(finish_use(r, opened, opened_backward));
         opened = u;
         opened_backward = backward;
@@ -540,11 +525,6 @@ static int pass(run *r, const call *c, int micro, int of, int most) {
 }
 
 // -------- the calls
-
-static float rounded(const run *r, float x) {
-    const zero_dtype dtype = r->config.numbers.dtype;
-    return dtype == ZERO_F32 ? x : dtype == ZERO_BF16 ? bf16_widen(bf16_round(x)) : fp16_widen(fp16_round(x));
-}
 
 static int finish_update(run *r) {
     const zero_traffic before = traffic_of(r);
@@ -577,23 +557,14 @@ static int check_mean(run *r, const zero_step_result *s) {
     return 0;
 }
 
-// Adds x (n): neighbours first, then pairs of pairs; an odd one out moves up unchanged.
-static float tree_sum(float *x, int n) {
-    for (; n > 1; n = (n + 1) / 2) {
-        for (int i = 0; i < n / 2; i++) x[i] = x[2 * i] + x[2 * i + 1];
-        if (n % 2) x[n / 2] = x[n - 1];
-    }
-    return *x;
-}
-
 // The sum of a gradient over all micro-batches of all ranks, from leaves (ranks, n): if n is a power of two,
 // in one tree; otherwise each rank's in a tree, and then the ranks'.
 static float sum_of_leaves(const float *leaves, int n, int64_t stride) {
     float x[64], of_ranks[8];
     for (int i = 0; i < checks.ranks * n; i++) x[i] = leaves[i * stride];
-    if (!(n & (n - 1))) return tree_sum(x, checks.ranks * n);
-    for (int r = 0; r < checks.ranks; r++) of_ranks[r] = tree_sum(x + r * n, n);
-    return tree_sum(of_ranks, checks.ranks);
+    if (!(n & (n - 1))) return toy_tree(x, checks.ranks * n);
+    for (int r = 0; r < checks.ranks; r++) of_ranks[r] = toy_tree(x + r * n, n);
+    return toy_tree(of_ranks, checks.ranks);
 }
 
 // By layers: compares all gradients of the reference with the sum of what the ranks have computed, in the
@@ -620,7 +591,7 @@ static int check_tree(run *r, int n) {
         for (int l = 0; l < d->tensors[k].layers && !d->tensors[k].frozen; l++) {
             TRY(zero_get(r->z, ZERO_GRADIENT, k, l, 0, elems_of(d, k), r->scratch));
             for (int64_t i = 0; i < elems_of(d, k); i++) {
-                const float want = rounded(r, mean[place_of(d, k, l) + i]);
+                const float want = toy_rounded(r->config.numbers.dtype, mean[place_of(d, k, l) + i]);
                 wrong += memcmp(&want, &r->scratch[i], sizeof want) && !(isnan(want) && isnan(r->scratch[i]));
             }
         }
@@ -819,7 +790,7 @@ static int set_initial(run *r) {
     const drawn *d = r->d;
     for (int k = 0; k < d->n_tensors; k++)
         for (int l = 0; l < d->tensors[k].layers; l++)
-            for (int64_t i = 0; i < elems_of(d, k); i++) r->set[place_of(d, k, l) + i] = initial_of(k, l, i);
+            for (int64_t i = 0; i < elems_of(d, k); i++) r->set[place_of(d, k, l) + i] = toy_initial(k, l, i);
     return all_values(r, ZERO_PARAM, r->set, 1);
 }
 
@@ -834,7 +805,8 @@ static int run_case(run *r, int how) {
     EXPECT(!r->wrong_pieces, "the update as a function got wrong arguments");
     for (int k = 0; k < r->d->n_tensors; k++)
         for (int64_t i = place_of(r->d, k, 0); i < place_of(r->d, k + 1, 0) && r->d->tensors[k].frozen; i++)
-            EXPECT(r->to->values[ZERO_PARAM][i] == rounded(r, r->set[i]), "frozen tensor %d has changed", k);
+            EXPECT(r->to->values[ZERO_PARAM][i] == toy_rounded(r->config.numbers.dtype, r->set[i]),
+                   "frozen tensor %d has changed", k);
     return 0;
 }
 

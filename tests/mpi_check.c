@@ -43,22 +43,28 @@ typedef struct {
     const char *message;
 } mistake;
 
-#define READ_ONLY "but parameters are read-only during a pass: change them with zero_set, between steps"
+#define READ_ONLY                                                                                            \
+    " wrote to the parameters of w, layer 1, unit 2 (block 1), but parameters are read-only during a pass: " \
+    "change them with zero_set, between steps"
 #define TOO_LATE                                                                                          \
     "after its last zero_post_backward: write it before that hook; to clip gradients, pass grad_clip to " \
     "zero_update"
 static const mistake mistakes[] = {
-    { "clamps in forward", 1, 0, PARAMETER, 0,
-      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
-    { "clamps in backward", 1, 1, PARAMETER, 0,
-      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
-    { "clamps in an evaluation", 0, 0, PARAMETER, 0,
-      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
-    { "writes to a kept pointer between uses", 1, 0, KEPT_PARAMETER, 1,
-      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
+    { "clamps in forward", 1, 0, PARAMETER, 0, READ_ONLY },
+    { "clamps in backward", 1, 1, PARAMETER, 0, READ_ONLY },
+    { "clamps in an evaluation", 0, 0, PARAMETER, 0, READ_ONLY },
+    { "writes to a kept pointer between uses", 1, 0, KEPT_PARAMETER, 1, READ_ONLY },
     { "clips after the post hook", 1, 1, GRADIENT, 0,
       " wrote to the gradient of w, layer 1, unit 2 (block 1), " TOO_LATE },
 };
+
+// Finishes forward after the unit, and runs backward as far as the unit.
+static void turn_to_unit(void) {
+    for (int u = UNIT + 1; u < TOY_UNITS; u++) MUST(toy_forward(&t, u));
+    MUST(toy_forward(&t, 0));
+    MUST(toy_backward(&t, 0, 0));
+    for (int u = TOY_UNITS - 1; u > UNIT; u--) MUST(toy_backward(&t, u, 0));
+}
 
 // Uses the unit, makes the mistake, and returns the result of the hook that should notice it.
 static int use_wrongly(const mistake *m) {
@@ -73,10 +79,7 @@ static int use_wrongly(const mistake *m) {
     CHECK(!rc);
     at[5002] += 1;
     if (m->what == GRADIENT) return zero_pre_backward(t.z, UNIT - 1);
-    for (int u = UNIT + 1; u < TOY_UNITS; u++) MUST(toy_forward(&t, u));
-    MUST(toy_forward(&t, 0));
-    MUST(toy_backward(&t, 0, 0));
-    for (int u = TOY_UNITS - 1; u > UNIT; u--) MUST(toy_backward(&t, u, 0));
+    turn_to_unit();
     return zero_pre_backward(t.z, UNIT);
 }
 
@@ -85,12 +88,7 @@ static int make(const mistake *m, const zero_config *c) {
     if (c->micro_batches > 1 && m->of) MUST(toy_pass(&t, 0, 2));
     MUST(m->of ? zero_begin_train(t.z, c->micro_batches - 1, c->micro_batches) : zero_begin_eval(t.z));
     for (int u = 0; u < UNIT + !!m->backward; u++) MUST(toy_forward(&t, u));
-    if (m->backward) {
-        for (int u = UNIT + 1; u < TOY_UNITS; u++) MUST(toy_forward(&t, u));
-        MUST(toy_forward(&t, 0));
-        MUST(toy_backward(&t, 0, 0));
-        for (int u = TOY_UNITS - 1; u > UNIT; u--) MUST(toy_backward(&t, u, 0));
-    }
+    if (m->backward) turn_to_unit();
     return use_wrongly(m);
 }
 

@@ -44,6 +44,12 @@ static zero_config own_config(int stage, int update) {
     return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, 1);
 }
 
+static zero_checkpoint *open_alone(const char *path) {
+    zero_checkpoint *c = NULL;
+    MUST(zero_checkpoint_open(&c, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+    return c;
+}
+
 // Checks that a plugin with a different number of states refuses the checkpoint.
 static void check_other_states(const zero_config *c, const char *path) {
     toy t;
@@ -61,7 +67,6 @@ static void check_update_states(void) {
         const zero_value missing = ZERO_MOMENT1 + c.update_states;
         char saved[17], end[17];
         float x;
-        zero_checkpoint *alone = NULL;
         CHECK_SETTING("save and load, %s", settings_updates[u].name);
         c.update_name = "named";  // other names are refused (test_damage.c), but not a run without a name
         save_and_go_on(&c, path, saved, end);
@@ -70,7 +75,7 @@ static void check_update_states(void) {
             check_load_at(&other, path, saved, end);
         }
         check_other_states(&adamw, path);
-        MUST(zero_checkpoint_open(&alone, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+        zero_checkpoint *alone = open_alone(path);
         CHECK(zero_checkpoint_get(alone, missing - 1, 0, 0, 0, 1, &x) == 0);
         CHECK(zero_checkpoint_get(alone, missing, 0, 0, 0, 1, &x) == ZERO_ERR_MISUSE);
         zero_checkpoint_close(alone);
@@ -130,12 +135,6 @@ static void misuse(zero_checkpoint *c) {
                                   wrong[i].n, piece) == ZERO_ERR_MISUSE);
 }
 
-static zero_checkpoint *open_alone(const char *path) {
-    zero_checkpoint *c = NULL;
-    MUST(zero_checkpoint_open(&c, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
-    return c;
-}
-
 static void check_alone(const char *path, zero_dtype dtype, zero *z) {
     static const zero_value kinds[] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_PARAM };
     zero_tensor other[TOY_TENSORS];
@@ -175,10 +174,8 @@ static void load_as(const zero_config *c, const char *path, int untouched, const
 // zero_save_bytes must return the bytes that the save has written.
 static void check_bytes(zero *z, const char *path) {
     char file[2 * PATH_BYTES];
-    int64_t bytes, written;
+    int64_t bytes, written = size_of(in_folder("typed/manifest.json"));
     MUST(zero_save_bytes(z, NULL, &bytes));
-    snprintf(file, sizeof file, "%s/manifest.json", path);
-    written = size_of(file);
     for (int r = 0; r < checks.ranks; r++) {
         file_in(file, path, r);
         written += size_of(file);
@@ -205,7 +202,6 @@ static void check_dtypes(void) {
 
 // A failed save must keep the previous checkpoint and leave no other files behind.
 static void check_failed_save(toy *t, const char *path, const char *saved) {
-    char other[2 * PATH_BYTES];
     CHECK_SETTING("texts that are not JSON objects");
     for (int i = 0; i < 2; i++)
         CHECK(zero_save(t->z, path, i ? "{" : "[1]") == ZERO_ERR_ARGUMENT &&
@@ -214,8 +210,7 @@ static void check_failed_save(toy *t, const char *path, const char *saved) {
     CHECK(zero_save(t->z, "/proc/no/folder", NULL) == ZERO_ERR_IO);
     if (checks.ranks > 1) {
         CHECK_SETTING("ranks that name different folders");
-        snprintf(other, sizeof other, "%s%s", path, checks.rank ? ".other" : "");
-        CHECK(zero_save(t->z, other, NULL) == ZERO_ERR_ARGUMENT);
+        CHECK(zero_save(t->z, checks.rank ? in_folder("other") : path, NULL) == ZERO_ERR_ARGUMENT);
         CHECK(strstr(zero_last_error(), "all ranks must use one folder"));
     }
     CHECK_SETTING("the previous checkpoint is intact");
@@ -224,9 +219,7 @@ static void check_failed_save(toy *t, const char *path, const char *saved) {
     CHECK(has_hash(t->z, saved));
 }
 
-static void touch(const char *folder, const char *name) {
-    char path[2 * PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+static void touch(const char *path) {
     FILE *f = fopen(path, "wb");
     CHECK(f && !fclose(f));
 }
@@ -234,7 +227,7 @@ static void touch(const char *folder, const char *name) {
 // Saves over another checkpoint and over the remains of a killed save. Unrelated files must survive.
 static void check_save_again(void) {
     const char *path = in_folder("again");
-    char notes[2 * PATH_BYTES], saved[17];
+    char saved[17];
     zero_config c = config_at(2, 1);
     toy t;
     MUST(toy_create(&t, &c, NULL));
@@ -244,17 +237,16 @@ static void check_save_again(void) {
         steps(&t, i, i);
     }
     if (!checks.rank) {
-        touch(path, "rank00007-0123456789abcdef.states");
-        touch(path, ".manifest.json.0123456789abcdef");
-        touch(path, "notes");
+        touch(in_folder("again/rank00007-0123456789abcdef.states"));
+        touch(in_folder("again/.manifest.json.0123456789abcdef"));
+        touch(in_folder("again/notes"));
     }
     MUST(zero_save(t.z, path, NULL));
     MUST(zero_hash(t.z, 1, saved));
     MUST(zero_barrier(t.z));
     CHECK(files_in(path) == checks.ranks + 2);
-    snprintf(notes, sizeof notes, "%s/notes", path);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!unlink(notes));
+    if (!checks.rank) CHECK(!unlink(in_folder("again/notes")));
     steps(&t, 3, 3);
     MUST(zero_load(t.z, path, NULL));
     CHECK(has_hash(t.z, saved));

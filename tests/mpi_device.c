@@ -39,16 +39,14 @@ static void train(const zero_config *c, char full[17]) {
 // A call fails during zero_create, on the last rank only. All ranks must return its error at once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
-    static const char *const calls[] = {
-        "cudaGetDeviceCount:1",
-        "cudaGetDeviceProperties:2",
-        "cudaStreamCreateWithPriority:1",
-        "cudaHostRegister:1",
-        "cudaMalloc:1",
-        "cudaMalloc:2",
-        "cudaMalloc:4",
-        "cudaEventCreateWithFlags:3",
-    };
+    static const char *const calls[] = { "cudaGetDeviceCount:1",
+                                         "cudaGetDeviceProperties:2",
+                                         "cudaStreamCreateWithPriority:1",
+                                         "cudaHostRegister:1",
+                                         "cudaMalloc:1",
+                                         "cudaMalloc:2",
+                                         "cudaMalloc:4",
+                                         "cudaEventCreateWithFlags:3" };
     set_manner(manners[0]);
     for (int shared = 0; shared < 2; shared++)
         for (int i = 0; i < SETTINGS_COUNT(calls); i++) {
@@ -73,7 +71,7 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// With several devices, each rank uses the device of its own number, or all use the one in the settings.
+// With several devices, each rank uses the device with its number, or all use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     use_devices(2);

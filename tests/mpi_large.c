@@ -77,8 +77,8 @@ static void save_by(int ranks, const char *path, char hash[17]) {
 }
 
 static void check_ranks(void) {
-    char path[PATH_BYTES], hash[17];
-    path_of(path, "any");
+    const char *path = in_folder("any");
+    char hash[17];
     for (int ranks = 1; ranks <= checks.ranks; ranks++)
         for (int way = 0; way < 4; way++) {
             static const file_operation operations[] = { FILE_DIRECT, FILE_WRITE, FILE_READ, FILE_DIRECT };
@@ -106,8 +106,8 @@ static void must_not_save(zero *z, const char *path, file_operation what, long a
 }
 
 static void check_failed_saves(void) {
-    char path[PATH_BYTES], before[17];
-    path_of(path, "fails");
+    const char *path = in_folder("fails");
+    char before[17];
     save_by(checks.ranks, path, before);
     zero *z = plugin(NULL);
     fill(z, 7);
@@ -131,9 +131,8 @@ static void must_leave(zero *z, const char *path, const char *hash, const char *
 }
 
 static void check_failed_loads(void) {
-    char path[PATH_BYTES], damaged[PATH_BYTES], file[2 * PATH_BYTES], saved[17], empty[17], other[17];
-    path_of(path, "good");
-    path_of(damaged, "damaged");
+    const char *path = in_folder("good"), *damaged = in_folder("damaged");
+    char file[2 * PATH_BYTES], saved[17], empty[17], other[17];
     save_by(checks.ranks, path, saved);
     save_by(checks.ranks, damaged, other);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -161,8 +160,8 @@ static void check_failed_loads(void) {
 // I/O on the file of a rank's offloaded states fails, during a save (which only reads states) or a load
 // (which only writes them). The error must not blame the checkpoint.
 static void check_failed_states(void) {
-    char path[PATH_BYTES], hex[17];
-    path_of(path, "good");
+    const char *path = in_folder("good");
+    char hex[17];
     for (int saves = 0; saves < 2; saves++)
         for (int used = 0; used < 2; used++) {
             CHECK_SETTING("the file of offloaded states fails in a %s, %s", saves ? "save" : "load",
@@ -184,7 +183,7 @@ static void check_failed_states(void) {
 // -------- a slow disk
 
 static double timeout_s = 4;
-static char slow_path[PATH_BYTES];
+static const char *slow_path;
 
 static int save_at_once(zero *z) { return zero_save(z, slow_path, NULL); }
 static int load(zero *z) { return zero_load(z, slow_path, NULL); }
@@ -296,7 +295,7 @@ static void check_late(void) {
 
 static void check_slow_disks(void) {
     check_make_folder(folder, sizeof folder, "/tmp");
-    path_of(slow_path, "checkpoint");
+    slow_path = in_folder("checkpoint");
     check_slow();
     check_hangs();
     check_late();
@@ -309,11 +308,8 @@ static void check_disks(const char *parent) {
     check_failed_saves();
     check_failed_loads();
     check_failed_states();
-    for (int i = 0; i < 4; i++) {
-        char path[PATH_BYTES];
-        path_of(path, (const char *const[]){ "any", "fails", "good", "damaged" }[i]);
-        remove_checkpoint(path);
-    }
+    for (int i = 0; i < 4; i++)
+        remove_checkpoint(in_folder((const char *const[]){ "any", "fails", "good", "damaged" }[i]));
 }
 
 static void check_all(const char *asked) {

@@ -579,10 +579,10 @@ static void check_different(void) {
     device_close(&d);
 }
 
-// Checks NCCL with the variable `name` set on the victim (-1: on all ranks). All ranks must fail with `part`
-// in their message; if it is NULL, they must succeed.
-static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
-                        const char *part) {
+// Checks NCCL with another version on the victim (-1: on all ranks). All ranks must fail with `part` in their
+// message; if it is NULL, they must succeed.
+static void check_start(const char *what, int victim, const char *value, int cuda_device, const char *part) {
+    static const char name[] = "CUDA_STAND_IN_NCCL_VERSION";
     CHECK_SETTING("start: %s", what);
     if (checks.rank == victim || victim < 0) cuda_stand_in_set(name, value);
     begin(cuda_device, 10.0);
@@ -636,8 +636,7 @@ static void check_sharing(void) {
         const char *multi = rows[i].multi;
         if (multi) setenv(variable, multi, 1);
         config.comm.nccl = rows[i].asked ? 1 : -1;
-        check_start(rows[i].what, -1, "CUDA_STAND_IN_NCCL_VERSION", rows[i].version, rows[i].one_gpu ? 0 : -1,
-                    rows[i].part);
+        check_start(rows[i].what, -1, rows[i].version, rows[i].one_gpu ? 0 : -1, rows[i].part);
         // the plugin sets the variable only if needed
         const char *want = multi                              ? multi
                            : rows[i].one_gpu && !rows[i].part ? "1"
@@ -650,15 +649,14 @@ static void check_sharing(void) {
 }
 
 static void check_starts(void) {
-    static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
     check_sharing();
-    check_start("versions differ", 1, version, "22907", -1, " has NCCL 2.28.9 and rank 1 on ");
+    check_start("versions differ", 1, "22907", -1, " has NCCL 2.28.9 and rank 1 on ");
     CHECK(strstr(zero_last_error(), " 2.29.7: they must be the same"));
-    check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
+    check_start("too old", 1, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
-    check_start("older than at compile time", -1, version, "22602", -1, NULL);
+    check_start("older than at compile time", -1, "22602", -1, NULL);
     use_devices(1);
-    check_start("fewer GPUs than ranks", -1, version, "22809", -1, "start at most 1 rank there, or");
+    check_start("fewer GPUs than ranks", -1, "22809", -1, "start at most 1 rank there, or");
     check_shared_memory();
     use_devices(8);
 }

@@ -13,6 +13,7 @@
 #include "../trainer/running/inputs.h"
 #include "../trainer/running/run.h"
 #include "check.h"
+#include "files.h"
 #include "toy.h"
 
 static int odd;  // the rank with a different setting, table or line
@@ -125,41 +126,36 @@ static void check_update(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, overwrites, frozen)         \
-    "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit \
-    " on in steps of 0, decay " decay ", backward_overwrites " overwrites ", lr_factor 0, frozen " frozen
+#define TENSOR2(name, elems, layers, unit, step, decay, overwrites, frozen)                           \
+    "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on in steps of " step \
+    ", decay " decay ", backward_overwrites " overwrites ", lr_factor 0, frozen " frozen
 #define TENSOR5(lr_factor)                                                                               \
     "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on in steps of 0, decay 0, backward_overwrites 0, " \
     "lr_factor " lr_factor ", frozen 0"
-    const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1", "0");
-    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1", "0"), ours);
-    DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1", "0"), ours);
+    const char *ours = TENSOR2("w", "5003", "4", "1", "0", "1", "1", "0");
+    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "0", "1", "1", "0"), ours);
     DIFFERS((g.tensors[2].n_dims = 2, g.tensors[2].dims[1] = 1),
-            TENSOR2("w", "5003 1", "4", "1", "1", "1", "0"), ours);
-    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1", "0"), ours);
-    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1", "0"), ours);
-    DIFFERS(g.tensors[2].unit_step = 1,
-            "tensor 2 = w, shape 5003, layers 4 from unit 1 on in steps of 1, decay 1, backward_overwrites "
-            "1, lr_factor 0, frozen 0",
-            ours);
-    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1", "0"), ours);
-    DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0.100000001", "1", "0"), ours);
+            TENSOR2("w", "5003 1", "4", "1", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].unit_step = 1, TENSOR2("w", "5003", "4", "1", "1", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "0", "1", "0"), ours);
+    DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0", "0.100000001", "1", "0"), ours);
     DIFFERS(g.tensors[5].lr_factor = 0.5f, TENSOR5("0.5"), TENSOR5("0"));
-    DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "1", "0", "0"), ours);
-    DIFFERS(g.tensors[2].frozen = 1, TENSOR2("w", "5003", "4", "1", "1", "1", "1"), ours);
-    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "0", "1", "0", "0"), ours);
+    DIFFERS(g.tensors[2].frozen = 1, TENSOR2("w", "5003", "4", "1", "0", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "0", "1", "1", "0"), ours);
     DIFFERS(g.n_tensors--, "no tensor 5", TENSOR5("0"));
-#define UNIT0(name, forward, backward, without)                                           \
-    "unit 0 = " name ", uses forward " forward ", of them 0 repeated, backward " backward \
+#define UNIT0(name, forward, repeated, backward, without)                                            \
+    "unit 0 = " name ", uses forward " forward ", of them " repeated " repeated, backward " backward \
     ", of them " without " only for gradients"
-    ours = UNIT0("emb", "2", "2", "1");
-    DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "2", "1"), ours);
-    DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "2", "1"), ours);
-    DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "1", "1"), ours);
-    DIFFERS(g.units[0].gradient_only_uses = 0, UNIT0("emb", "2", "2", "0"), ours);
-    DIFFERS(g.units[0].repeated_uses = 1,
-            "unit 0 = emb, uses forward 2, of them 1 repeated, backward 2, of them 1 only for gradients",
-            ours);
+    ours = UNIT0("emb", "2", "0", "2", "1");
+    DIFFERS(g.units[0].name = "embedding", UNIT0("embedding", "2", "0", "2", "1"), ours);
+    DIFFERS(g.units[0].forward_uses = 3, UNIT0("emb", "3", "0", "2", "1"), ours);
+    DIFFERS(g.units[0].backward_uses = 1, UNIT0("emb", "2", "0", "1", "1"), ours);
+    DIFFERS(g.units[0].gradient_only_uses = 0, UNIT0("emb", "2", "0", "2", "0"), ours);
+    DIFFERS(g.units[0].repeated_uses = 1, UNIT0("emb", "2", "1", "2", "1"), ours);
     DIFFERS(g.n_units--, "no unit 4",
             "unit 4 = block 3, uses forward 1, of them 0 repeated, backward 1, of them 0 only for gradients");
 }
@@ -467,7 +463,6 @@ static void check_data(void) {
 }
 
 static void check_trainer(void) {
-    char command[120];
     write_shards("");
     parse_options(0, NULL);
     usual_options = opt;
@@ -479,8 +474,7 @@ static void check_trainer(void) {
     check_options();
     check_model();
     check_data();
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK(!system(command));
+    CHECK(!remove_tree(folder));
 }
 
 static void check_all(const char *asked) {

@@ -13,14 +13,12 @@
 enum { PATH_BYTES = 200 };
 static char folder[100];  // contains all files of the test
 
-static inline void path_of(char path[PATH_BYTES], const char *name) {
-    snprintf(path, PATH_BYTES, "%s/%.95s", folder, name);
-}
-
-// The path is valid until the next call.
+// The path stays valid for the next seven calls.
 static inline const char *in_folder(const char *name) {
-    static char path[PATH_BYTES];
-    path_of(path, name);
+    static char paths[8][PATH_BYTES];
+    static unsigned turn;
+    char *path = paths[turn++ % 8];
+    snprintf(path, PATH_BYTES, "%s/%.95s", folder, name);
     return path;
 }
 

@@ -9,9 +9,11 @@ static void set_only(const char *const *pairs) {
 
 #define MPIRUN(r, n) "OMPI_COMM_WORLD_RANK", r, "OMPI_COMM_WORLD_SIZE", n
 #define SRUN(r, n) "SLURM_PROCID", r, "SLURM_STEP_NUM_TASKS", n, "SLURM_JOB_ID", "7"
+#define NODES "SLURM_STEP_TASKS_PER_NODE", "2(x2)"
 #define PMI(r, n) "PMI_RANK", r, "PMI_SIZE", n
 #define BATCH(r, n) "SLURM_PROCID", r, "SLURM_NTASKS", n, "SLURM_JOB_ID", "9"
 #define RANK(r, n) "RANK", r, "WORLD_SIZE", n
+#define TORCHRUN "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "0"
 #define INSTEAD "Open MPI starts the ranks: use mpirun -np N, under Slurm srun --mpi=pmix"
 
 static const struct {
@@ -27,10 +29,7 @@ static const struct {
     { 1, { 1, 2, 2 }, NULL, { MPIRUN("1", "2"), RANK("0", "8") } },
     { 1, { 0, 1, 1 }, NULL, { "PMIX_RANK", "0" } },
     // srun with --mpi=pmix, and with one task
-    { 1,
-      { 3, 4, 2 },
-      NULL,
-      { "PMIX_RANK", "3", SRUN("3", "4"), "SLURM_NTASKS", "8", "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
+    { 1, { 3, 4, 2 }, NULL, { "PMIX_RANK", "3", SRUN("3", "4"), NODES, "SLURM_NTASKS", "8" } },
     { 0, { 0, 1, 1 }, NULL, { PMI("0", "1"), SRUN("0", "1") } },
     // a batch script, which is one process although SLURM_NTASKS is set; WORLD_SIZE alone is ignored
     { 0, { 0, 1, 1 }, NULL, { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a" } },
@@ -41,22 +40,13 @@ static const struct {
     { 0, { 0 }, "set by srun: " INSTEAD, { PMI("3", "4"), SRUN("3", "4") } },
     { 0, { 0 }, "PMI_RANK=1 and PMI_SIZE=2, set by another MPI's mpiexec: " INSTEAD, { PMI("1", "2") } },
     { 0, { 0 }, "RANK=3 and WORLD_SIZE=8, set by torchrun or a script: " INSTEAD, { RANK("3", "8") } },
-    { 0,
-      { 0 },
-      "RANK=3 and WORLD_SIZE=4, set by torchrun or a script: " INSTEAD,
-      { RANK("3", "4"), "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "0", SRUN("0", "1") } },
+    { 0, { 0 }, "RANK=3 and WORLD_SIZE=4, set by torchrun", { RANK("3", "4"), TORCHRUN, SRUN("0", "1") } },
     // impossible numbers
-    { 1,
-      { 0 },
-      "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=2: the last rank is 1",
-      { MPIRUN("2", "2") } },
+    { 1, { 0 }, "_RANK=2 and OMPI_COMM_WORLD_SIZE=2: the last rank is 1", { MPIRUN("2", "2") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_RANK=-1 is not a number of at least 0", { MPIRUN("-1", "2") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_SIZE=2x is not a number of at least 1", { MPIRUN("0", "2x") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_SIZE=2, but no OMPI_COMM_WORLD_RANK", { "OMPI_COMM_WORLD_SIZE", "2" } },
-    { 1,
-      { 0 },
-      "OMPI_COMM_WORLD_RANK=1, but no OMPI_COMM_WORLD_SIZE: set both",
-      { "OMPI_COMM_WORLD_RANK", "1" } },
+    { 1, { 0 }, "_RANK=1, but no OMPI_COMM_WORLD_SIZE: set both", { "OMPI_COMM_WORLD_RANK", "1" } },
 };
 static void environments(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -43,10 +43,7 @@ static const struct {
     { "blocks and lnfw frozen", 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 },
     { "a block frozen", 1 << 1 },
 };
-static int toy_frozen_set;
-static inline const char *toy_is_frozen(void) { return toy_frozen_sets[toy_frozen_set].name; }
 static inline const char *toy_freeze(int set) {
-    toy_frozen_set = set;
     for (int k = 0; k < TOY_TENSORS; k++) {
         zero_tensor *t = &toy_tensors[k];
         t->frozen = toy_frozen_sets[set].tensors >> k & 1;
@@ -54,7 +51,7 @@ static inline const char *toy_freeze(int set) {
         t->unit = 1 + (set == TOY_ONE_BLOCK && !t->frozen);
         t->layers = set != TOY_ONE_BLOCK ? TOY_BLOCKS : t->frozen ? 1 : TOY_BLOCKS - 1;
     }
-    return toy_is_frozen();
+    return toy_frozen_sets[set].name;
 }
 
 static inline int64_t toy_elems(int tensor) { return zero_tensor_elems(&toy_tensors[tensor]); }
@@ -120,18 +117,11 @@ static inline int toy_forward(toy *t, int unit) {
     return zero_post_forward(t->z, unit);
 }
 
-static inline int toy_gradient(const toy *t, int tensor, int layer, int use, const void *p, void *g) {
-    toy_use u = { t->dtype,
-                  t->ranks,
-                  t->rank,
-                  t->micro,
-                  tensor,
-                  layer,
-                  use,
-                  0,
-                  (float)zero_loss_scale(t->z),
-                  toy_tensors[tensor].backward_overwrites && use == 0 };
+static inline int toy_gradient(const toy *t, int tensor, int use, const void *p, void *g) {
+    toy_use u = { t->dtype, t->ranks, t->rank, t->micro, use };
     int64_t n = toy_elems(tensor);
+    u.loss_scale = (float)zero_loss_scale(t->z);
+    u.writes = toy_tensors[tensor].backward_overwrites && use == 0;
     if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
     for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, t->activation, p, g, i);
     return 0;
@@ -147,7 +137,7 @@ static inline int toy_backward(toy *t, int unit, int use) {
         const void *p = reads ? zero_param(t->z, k, layer) : NULL;
         void *g = zero_grad(t->z, k, layer);
         if ((reads && !p) || !g) return ZERO_ERR_MISUSE;
-        TOY_TRY(toy_gradient(t, k, layer, use, p, g));
+        TOY_TRY(toy_gradient(t, k, use, p, g));
     }
     if (t->by_layers) TOY_TRY(zero_post_micro(t->z, unit, 0));
     return zero_post_backward(t->z, unit);

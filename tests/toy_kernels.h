@@ -34,7 +34,7 @@ ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
 // One use of one tensor in backward.
 typedef struct {
     zero_dtype dtype;
-    int ranks, rank, micro, tensor, layer, use;
+    int ranks, rank, micro, use;
     int exact;  // gradients are multiples of ranks / 32, so that sums and means are exact in any order
     float loss_scale;
     int writes;  // 1: overwrites g instead of adding to it; gives the same bits if g was 0

@@ -32,9 +32,8 @@ enum { LANES = 32, MAX_THREADS = 1024, STACK = 64 << 10, GUARD = 4 << 10 };
 // --------
 // fibers: switch_to(&from, &to) stores where the running fiber is, and resumes the other
 
-#if defined(__x86_64__)
-typedef void *Place;  // the stack pointer; the callee-saved registers are on the stack
-extern "C" void cuda_stand_in_switch(Place *from, Place to);
+typedef void *Fiber;  // its stack pointer; the callee-saved registers are on the stack
+extern "C" void cuda_stand_in_switch(Fiber *from, Fiber to);
 asm(R"(
     .text
     .globl cuda_stand_in_switch
@@ -57,28 +56,13 @@ cuda_stand_in_switch:
     ret
     .size cuda_stand_in_switch, . - cuda_stand_in_switch
 )");
-inline void switch_to(Place *from, Place *to) { cuda_stand_in_switch(from, *to); }
-inline void prepare(Place *place, char *stack, size_t size, void (*start)()) {
+inline void switch_to(Fiber *from, Fiber *to) { cuda_stand_in_switch(from, *to); }
+inline void prepare(Fiber *fiber, char *stack, size_t size, void (*start)()) {
     void **top = (void **)(stack + size);
     memset(top - 8, 0, 8 * sizeof *top);
     top[-2] = (void *)start;  // where the switch returns, after popping the six registers below
-    *place = top - 8;
+    *fiber = top - 8;
 }
-#else
-#include <ucontext.h>
-typedef ucontext_t Place;
-inline void switch_to(Place *from, Place *to) { swapcontext(from, to); }
-inline void prepare(Place *place, char *stack, size_t size, void (*start)()) {
-    getcontext(place);
-    place->uc_stack.ss_sp = stack;
-    place->uc_stack.ss_size = size;
-    makecontext(place, start, 0);
-}
-#endif
-
-struct Fiber {
-    Place place;
-};
 
 // --------
 
@@ -97,7 +81,7 @@ static struct {
     Thread threads[MAX_THREADS];
     int count;    // number of threads
     int current;  // the thread that runs
-    Place scheduler;
+    Fiber scheduler;
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
     // The running warp: its first thread, its lanes, those started, those that had their turn to go on
@@ -137,7 +121,7 @@ static Fiber *next_lane() {
 // Each lane hands over to the next one, and the last one to run_lanes.
 static void hand_over(Fiber *self) {
     Fiber *next = next_lane();
-    switch_to(&self->place, next ? &next->place : &block.scheduler);
+    switch_to(self, next ? next : &block.scheduler);
 }
 
 static void fiber_main() {
@@ -163,7 +147,7 @@ static Fiber *new_fiber() {
     Fiber *fiber = new Fiber;
     // stacks at equal page offsets would compete for a few cache lines
     size_t unused = (size_t)block.fibers++ * 192 % 4096;
-    prepare(&fiber->place, memory + GUARD, STACK - unused, fiber_main);
+    prepare(fiber, memory + GUARD, STACK - unused, fiber_main);
     return fiber;
 }
 
@@ -177,7 +161,7 @@ static void wait_as(State state) {
 static void run_lanes() {
     block.resumed = 0;
     Fiber *first = next_lane();
-    if (first) switch_to(&block.scheduler, &first->place);
+    if (first) switch_to(&block.scheduler, first);
 }
 
 // Returns true if lanes of the warp were waiting at a warp operation, such as a shuffle, and can continue.

@@ -17,9 +17,7 @@
 #define VECTOR
 #endif
 
-struct cublasLtContext {
-    int unused;
-};
+struct cublasLtContext {};
 
 struct cublasLtMatmulDescOpaque {
     cublasComputeType_t compute;
@@ -272,7 +270,7 @@ VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const 
     memcpy(sums, acc, sizeof acc);
 }
 
-// The same in parts, each a sum of its own, as split-K does.
+// The same in parts, each summed separately, as split-K does.
 void multiply_in_parts(float (*sums)[TILE], const float *a, int64_t a_step, const float *b, int64_t b_step,
                        int64_t K, const Call &call) {
     float part[COLUMNS][TILE];
@@ -388,18 +386,10 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle)
 size_t cublasLtGetVersion(void) { return (size_t)cuda_stand_in_number("CUDA_STAND_IN_CUBLASLT", 130100); }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
-    switch (status) {
-#define NAME(s) \
-    case s:     \
-        return #s
-        NAME(CUBLAS_STATUS_SUCCESS);
-        NAME(CUBLAS_STATUS_NOT_INITIALIZED);
-        NAME(CUBLAS_STATUS_INVALID_VALUE);
-        NAME(CUBLAS_STATUS_EXECUTION_FAILED);
-        NAME(CUBLAS_STATUS_NOT_SUPPORTED);
+#define NAME(s) status == CUBLAS_STATUS_##s ? "CUBLAS_STATUS_" #s:
+    return NAME(SUCCESS) NAME(NOT_INITIALIZED) NAME(INVALID_VALUE) NAME(EXECUTION_FAILED)
+        NAME(NOT_SUPPORTED) "unknown status";
 #undef NAME
-    }
-    return "unknown status";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
@@ -414,20 +404,12 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return des
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
                                               const void *value, size_t size) {
-    switch (attr) {
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-        return set(&desc->trans_a, value, size);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-        return set(&desc->trans_b, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return set(&desc->epilogue, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return set(&desc->bias, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-        return set(&desc->aux, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-        return set(&desc->aux_ld, value, size);
-    }
+    if (attr == CUBLASLT_MATMUL_DESC_TRANSA) return set(&desc->trans_a, value, size);
+    if (attr == CUBLASLT_MATMUL_DESC_TRANSB) return set(&desc->trans_b, value, size);
+    if (attr == CUBLASLT_MATMUL_DESC_EPILOGUE) return set(&desc->epilogue, value, size);
+    if (attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return set(&desc->bias, value, size);
+    if (attr == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) return set(&desc->aux, value, size);
+    if (attr == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) return set(&desc->aux_ld, value, size);
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -443,12 +425,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { retu
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attr, const void *value,
                                                 size_t size) {
-    switch (attr) {
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-        return set(&layout->batches, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-        return set(&layout->stride, value, size);
-    }
+    if (attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return set(&layout->batches, value, size);
+    if (attr == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) return set(&layout->stride, value, size);
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -462,18 +440,11 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
                                                     cublasLtMatmulPreferenceAttributes_t attr,
                                                     const void *value, size_t size) {
+    const int matrix = attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     uint32_t unused;
-    switch (attr) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return set(&pref->workspace, value, size);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return set(&unused, value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-        return set(&pref->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, size);
-    }
+    if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return set(&pref->workspace, value, size);
+    if (attr == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return set(&unused, value, size);
+    if (matrix >= 0 && matrix < 4) return set(&pref->align[matrix], value, size);
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -524,13 +495,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     REFUSE_IF(!handle || !desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout,
               INVALID_VALUE);
     if (cuda_stand_in_fails("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
-    Call call = { { *desc, *A_layout, *B_layout, *C_layout, *D_layout },
-                  A,
-                  B,
-                  C,
-                  D,
-                  *(const float *)alpha,
-                  *(const float *)beta };
+    const Problem p = { *desc, *A_layout, *B_layout, *C_layout, *D_layout };
+    Call call = { p, A, B, C, D, *(const float *)alpha, *(const float *)beta };
     Algorithm algo = {};
     cublasLtMatmulPreferenceOpaque any;
     std::fill(any.align, any.align + 4, (uint32_t)size_of(call.p.d.type));

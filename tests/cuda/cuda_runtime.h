@@ -15,9 +15,7 @@
 #define __device__
 #define __global__
 #define __shared__ static
-#define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
 
 struct uint3 {
     unsigned x, y, z;

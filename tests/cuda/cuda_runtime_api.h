@@ -24,7 +24,6 @@ typedef struct dim3 {
     E(cudaSuccess, 0, "no error") \
     E(cudaErrorInvalidValue, 1, "invalid argument") \
     E(cudaErrorMemoryAllocation, 2, "out of memory") \
-    E(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction") \
     E(cudaErrorInsufficientDriver, 35, "driver too old for the runtime") \
     E(cudaErrorNoDevice, 100, "no CUDA device") \
     E(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
@@ -128,11 +127,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 #ifdef __cplusplus
-}
-// As in CUDA's header, C++ callers may pass pointers of any type.
-template <class T> cudaError_t cudaMalloc(T **p, size_t size) { return cudaMalloc((void **)p, size); }
-template <class T> cudaError_t cudaHostAlloc(T **p, size_t size, unsigned flags) {
-    return cudaHostAlloc((void **)p, size, flags);
 }
 #endif
 #endif

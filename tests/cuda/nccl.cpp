@@ -286,21 +286,14 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);
-    std::vector<char> sum(own, own + bytes);
-    for (int step = 1; step < ranks; step++) {
-        int r = (rank + step) % ranks;
-        const char *part = parts.data() + (size_t)r * bytes;
-        if (step == 1) {
-            sum.assign(part, part + bytes);
-            continue;
-        }
-        for (size_t i = 0; i < count; i++)
+    std::vector<char> sum;
+    for (int step = 1; step <= ranks; step++) {
+        const char *part = step == ranks ? own : parts.data() + (size_t)((rank + step) % ranks) * bytes;
+        if (step == 1) sum.assign(part, part + bytes);
+        for (size_t i = 0; i < count && step > 1; i++)
             store(type, sum.data(), i, widen(type, sum.data(), i) + widen(type, part, i));
     }
-    for (size_t i = 0; i < count; i++) {
-        store(type, to, i,
-              ranks == 1 ? widen(type, own, i) : widen(type, sum.data(), i) + widen(type, own, i));
-    }
+    std::copy(sum.begin(), sum.end(), to);
 }
 
 // --------
@@ -486,14 +479,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 const char *ncclGetErrorString(ncclResult_t rc) {
-    static const char *texts[] = { "no error",
-                                   "unhandled cuda error",
-                                   "unhandled system error",
-                                   "internal error",
-                                   "invalid argument",
-                                   "invalid usage",
-                                   "remote process exited or there was a network error",
-                                   "in progress" };
+    static const char *texts[] = { "no error",       "unhandled cuda error", "unhandled system error",
+                                   "internal error", "invalid argument",     "invalid usage",
+                                   "network error",  "in progress" };
     return (unsigned)rc < sizeof texts / sizeof *texts ? texts[rc] : "unknown";
 }
 

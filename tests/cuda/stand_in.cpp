@@ -72,7 +72,7 @@ struct State {
     int devices = 1, capability = 90, first_capability = 90, multiprocessors = 4, blocks = 2;
     int gpu[MAX_DEVICES] = {};  // each device's number without CUDA_VISIBLE_DEVICES
     bool mig = false;
-    bool protect = true, backward = false, print_counts = false;
+    bool protect = true, backward = false;
     std::string fail_call;
     long fail_at = 0;
     // memory
@@ -87,7 +87,6 @@ struct State {
     cudaError_t sticky = cudaSuccess;  // of a kernel that failed
     // counts
     long launches = 0, waits = 0, allocations = 0;
-    size_t bytes[4] = {};  // by cudaMemcpyKind
     State();
 };
 
@@ -140,7 +139,6 @@ void read_settings(State &s) {
     s.multiprocessors = (int)cuda_stand_in_number("STAND_IN_SMS", 4);
     s.blocks = (int)cuda_stand_in_number("STAND_IN_BLOCKS", 2);
     s.protect = cuda_stand_in_number("CUDA_STAND_IN_PROTECT", 1);
-    s.print_counts = cuda_stand_in_number("CUDA_STAND_IN_COUNT", 0);
     s.sticky = cudaSuccess;
     s.fail_call.clear();
     const char *fail = getenv("CUDA_STAND_IN_FAIL"), *colon = fail ? strchr(fail, ':') : nullptr;
@@ -181,14 +179,9 @@ void at_exit() {
     State &s = state();
     if (!s.lock.try_lock()) return;
     check_red_zones(s);
-    if (s.print_counts) {
-        fprintf(stderr,
-                "CUDA stand-in: %ld launches, %ld host waits, %ld allocations (%zu not freed), bytes copied: "
-                "%zu to the device, "
-                "%zu to the host, %zu on the device\n",
-                s.launches, s.waits, s.allocations, s.live.size(), s.bytes[cudaMemcpyHostToDevice],
-                s.bytes[cudaMemcpyDeviceToHost], s.bytes[cudaMemcpyDeviceToDevice]);
-    }
+    if (cuda_stand_in_number("CUDA_STAND_IN_COUNT", 0))
+        fprintf(stderr, "CUDA stand-in: %ld launches, %ld host waits, %ld allocations\n", s.launches, s.waits,
+                s.allocations);
     s.lock.unlock();
 }
 
@@ -225,15 +218,15 @@ cudaError_t likely_error(const std::string &call) {
 
 // Runs an API call. body gets the state, with the lock held. A kernel's failure is returned by a call that
 // waits or, if no call waits, by the next one.
-template <class F> cudaError_t api(const char *name, F body, bool needs_device = true) {
+template <class F> cudaError_t api(const char *name, F body) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
     bool asks = !strncmp(name, "cudaGetDevice", 13) || !strncmp(name, "cudaDeviceGet", 13);
     long waits = s.waits;
-    cudaError_t rc = fails(s, name)               ? likely_error(name)
-                     : needs_device && !s.devices ? cudaErrorNoDevice
-                     : s.sticky && !asks          ? s.sticky
-                                                  : body(s);
+    cudaError_t rc = fails(s, name)      ? likely_error(name)
+                     : !s.devices        ? cudaErrorNoDevice
+                     : s.sticky && !asks ? s.sticky
+                                         : body(s);
     if (s.waits > waits && s.sticky) rc = s.sticky;
     allow_access(s, false);
     if (rc != cudaSuccess) last_error = rc;
@@ -420,7 +413,6 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
                  bool async) {
     StreamPtr stream = stream_of(s, handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    if ((unsigned)kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
     if (!count) return cudaSuccess;
     bool to_device = in_arena(s, dst), from_device = in_arena(s, src);
     cudaMemcpyKind actual = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
@@ -431,7 +423,6 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
     if (!dst || !src || (kind != cudaMemcpyDefault && kind != actual) || dst_inside == PARTLY ||
         src_inside == PARTLY || (to_device && !dst_inside) || (from_device && !src_inside))
         return cudaErrorInvalidValue;
-    s.bytes[actual] += count;
     if (actual == cudaMemcpyHostToDevice && async && !src_inside) {
         // Pageable memory is staged before the call returns.
         auto staged = std::make_shared<std::string>((const char *)src, count);
@@ -463,16 +454,6 @@ cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
     auto stream = std::make_shared<CUstream_st>();
     stream->device = current_device;
     s.streams[ *handle = stream.get()] = stream;
-    return cudaSuccess;
-}
-
-cudaError_t create_event(State &s, cudaEvent_t *handle, unsigned flags) {
-    if (!handle || (flags != cudaEventDefault && flags != cudaEventDisableTiming))
-        return cudaErrorInvalidValue;
-    auto event = std::make_shared<CUevent_st>();
-    event->device = current_device;
-    event->timed = !(flags & cudaEventDisableTiming);
-    s.events[ *handle = event.get()] = event;
     return cudaSuccess;
 }
 
@@ -566,13 +547,8 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    return api(
-        __func__,
-        [&](State &) {
-            *version = CUDART_VERSION;
-            return cudaSuccess;
-        },
-        false);
+    *version = CUDART_VERSION;
+    return cudaSuccess;
 }
 
 // --------
@@ -761,13 +737,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     });
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *event) {
-    return api(__func__, [&](State &s) { return create_event(s, event, cudaEventDefault); });
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *handle, unsigned flags) {
+    return api(__func__, [&](State &s) {
+        if (!handle || (flags != cudaEventDefault && flags != cudaEventDisableTiming))
+            return cudaErrorInvalidValue;
+        auto event = std::make_shared<CUevent_st>();
+        event->device = current_device;
+        event->timed = !(flags & cudaEventDisableTiming);
+        s.events[ *handle = event.get()] = event;
+        return cudaSuccess;
+    });
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    return api(__func__, [&](State &s) { return create_event(s, event, flags); });
-}
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t handle) {
     return api(__func__, [&](State &s) {

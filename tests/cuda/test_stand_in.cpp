@@ -30,7 +30,7 @@ static void expect(int line, long expected, std::initializer_list<long> got) {
 template <class T> struct Buffer {
     T *p;
     size_t n;
-    Buffer(size_t n) : n(n) { OK(cudaMalloc(&p, n * sizeof(T))); }
+    Buffer(size_t n) : n(n) { OK(cudaMalloc((void **)&p, n * sizeof(T))); }
     Buffer(const std::vector<T> &x) : Buffer(x.size()) {
         OK(cudaMemcpy(p, x.data(), n * sizeof(T), cudaMemcpyHostToDevice));
     }
@@ -232,7 +232,7 @@ static void pinned_and_pageable_copies(Rank &) {
     cuda_stand_in_set("CUDA_STAND_IN", "lazy");
     Buffer<int> x(std::vector<int>(4, 7));
     int pageable = 1, *pinned, registered[1024], back[4];
-    OK(cudaHostAlloc(&pinned, 4, 0), cudaHostRegister(registered, sizeof registered, 0));
+    OK(cudaHostAlloc((void **)&pinned, 4, 0), cudaHostRegister(registered, sizeof registered, 0));
     EXPECT(-1, *pinned);  // new memory
     *pinned = registered[3] = 1;
     OK(cudaMemcpyAsync(x.p, &pageable, 4, cudaMemcpyHostToDevice, 0),
@@ -253,7 +253,7 @@ static void pinned_and_pageable_copies(Rank &) {
 static void wrong_copies_and_use_after_free(Rank &) {
     Buffer<char> x(100);
     char host[100] = { 0 }, *freed;
-    OK(cudaMalloc(&freed, 10), cudaFree(freed));
+    OK(cudaMalloc((void **)&freed, 10), cudaFree(freed));
     REFUSED(cudaMemcpy(x.p, host, 101, cudaMemcpyDefault), cudaMemcpy(x.p, host, 9, cudaMemcpyDeviceToHost),
             cudaMemcpy(host, host + 50, 9, cudaMemcpyDeviceToHost), cudaMemset(x.p + 1, 0, 100),
             cudaMemset(host, 0, 100), cudaMemset(freed, 0, 9), cudaMemcpy(freed, host, 9, cudaMemcpyDefault),

@@ -35,10 +35,8 @@ static void move_states(json_t *root, const char *folder) {
     json_t *file = json_array_get(json_object_get(root, "files"), 0), *part;
     size_t i;
     snprintf(path, sizeof path, "%s/%s", folder, json_string_value(json_object_get(file, "name")));
-    FILE *f = fopen(path, "rb");
-    FUZZ_MUST(f);
-    size_t n = fread(states, 1, BLOCK, f);
-    FUZZ_MUST(n > 0 && n < BLOCK && !fclose(f) && !remove(path));
+    size_t n = fuzz_bytes(path, states, BLOCK);
+    FUZZ_MUST(!remove(path));
     memcpy(states + BLOCK, states, n);
     memcpy(states + 2 * BLOCK, states, n);
     json_array_foreach(json_object_get(file, "parts"), i, part) {
@@ -211,13 +209,8 @@ static const fuzz_damage false_values[] = {
     { "\"offset\": 0", "\"offset\": 128", "unit 0: \"offset\" must be" },
 };
 
-const fuzz_target fuzz_checkpoint = { .name = "checkpoint",
-                                      .is_text = 1,
-                                      .begin = begin_manifest,
-                                      .seeds = give_manifests,
-                                      .read = read_mended,
-                                      .named = "/saved",
-                                      FUZZ_ROWS(false_values) };
+FUZZ_DEFINE(checkpoint, begin_manifest, give_manifests, .is_text = 1, .read = read_mended, .named = "/saved",
+            FUZZ_ROWS(false_values));
 
 // -------- the manifest and the file of states as they are
 
@@ -230,22 +223,13 @@ static const char *load_as_is(const uint8_t *bytes, size_t n) {
 }
 
 static void give_manifest(void) {
-    char path[4096], text[1 << 14];
+    char text[1 << 14];
     write_good();
-    snprintf(path, sizeof path, "%s", fuzz_path("saved/manifest.json"));
-    FILE *f = fopen(path, "rb");
-    const size_t n = f ? fread(text, 1, sizeof text, f) : 0;
-    FUZZ_MUST(f && n < sizeof text && !fclose(f));
-    fuzz_seed("manifest", text, n);
+    fuzz_seed("manifest", text, fuzz_bytes(fuzz_path("saved/manifest.json"), text, sizeof text));
 }
 
-const fuzz_target fuzz_manifest = { .name = "manifest",
-                                    .begin = begin_manifest,
-                                    .seeds = give_manifest,
-                                    .file = "saved/manifest.json",
-                                    .read = load_as_is,
-                                    .changed = "the checksum at offset",
-                                    .cut = "" };
+FUZZ_DEFINE(manifest, begin_manifest, give_manifest, .file = "saved/manifest.json", .read = load_as_is,
+            .changed = "the checksum at offset", .cut = "");
 
 static void begin_states(void) {
     save();
@@ -254,14 +238,7 @@ static void begin_states(void) {
 
 static void give_states(void) { fuzz_seed("states", states, sizeof states); }
 
-const fuzz_target fuzz_states = {
-    .name = "states",
-    .begin = begin_states,
-    .seeds = give_states,
-    .file = "saved/states",
-    .read = load_as_is,
+FUZZ_DEFINE(
+    states, begin_states, give_states, .file = "saved/states", .read = load_as_is,
     .changed = "saved/states: damaged: the block of 4096 bytes at offset %ld does not match its checksum",
-    .cut = "ends at offset",
-    .block = BLOCK,
-    .no_links = 1
-};
+    .cut = "ends at offset", .block = BLOCK, .no_links = 1);

@@ -71,6 +71,13 @@ const char *fuzz_file(const char *name, const void *bytes, size_t n) {
     return path;
 }
 
+size_t fuzz_bytes(const char *path, void *bytes, size_t most) {
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(bytes, 1, most, f) : 0;
+    FUZZ_MUST(n > 0 && n < most && !fclose(f));
+    return n;
+}
+
 char *fuzz_text(const uint8_t *bytes, size_t n) {
     char *text = malloc(n + 1);
     FUZZ_MUST(text);

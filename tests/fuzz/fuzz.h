@@ -39,6 +39,9 @@ typedef struct {
     long block;
     int no_links;  // 1: refuses a symbolic link to a valid file
 } fuzz_target;
+// Defines a target; begin may be NULL. The rest sets more fields.
+#define FUZZ_DEFINE(NAME, BEGIN, SEEDS, ...) \
+    const fuzz_target fuzz_##NAME = { .name = #NAME, .begin = BEGIN, .seeds = SEEDS, __VA_ARGS__ }
 
 extern const fuzz_target *const fuzz_targets[];  // ends with NULL
 const fuzz_target *fuzz_find(const char *name);  // returns NULL if there is none
@@ -59,6 +62,8 @@ extern char fuzz_doing[200];
 const char *fuzz_path(const char *name);
 // Writes a file with these bytes in that folder, and returns its path.
 const char *fuzz_file(const char *name, const void *bytes, size_t n);
+// Reads a file of 1 to most - 1 bytes, and returns their number.
+size_t fuzz_bytes(const char *path, void *bytes, size_t most);
 // Returns a copy of the bytes with a terminating zero. The caller frees it.
 char *fuzz_text(const uint8_t *bytes, size_t n);
 

@@ -19,13 +19,6 @@ static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return 0;
 }
 
-static void read_back(File *file, const char *path) {
-    FILE *f = fopen(path, "rb");
-    FUZZ_MUST(f);
-    file->n = fread(file->bytes, 1, MOST, f);
-    FUZZ_MUST(file->n > 0 && file->n < MOST && !fclose(f));
-}
-
 typedef struct {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     int64_t elems;
@@ -58,11 +51,10 @@ static const char *read_stored(const char *path) {
 static const GPT2Config model = { 4, 5, 8, 1, 1, 2 };
 
 static void give_model(const char *name, gpt2_dtype dtype) {
-    static File file;
+    static uint8_t bytes[MOST];
     const char *path = fuzz_path("seed");
     FUZZ_MUST(!gpt2_file_write(path, &model, dtype, give_values, NULL));
-    read_back(&file, path);
-    fuzz_seed(name, file.bytes, file.n);
+    fuzz_seed(name, bytes, fuzz_bytes(path, bytes, MOST));
 }
 
 static void give_models(void) {
@@ -87,9 +79,7 @@ static const fuzz_damage bad_models[] = {
     FUZZ_PUT(0, 20240326, -1400, "bytes cannot be a model file"),
 };
 
-const fuzz_target fuzz_model_file = {
-    .name = "model_file", .seeds = give_models, .file = "model", .read = read_model, FUZZ_ROWS(bad_models)
-};
+FUZZ_DEFINE(model_file, NULL, give_models, .file = "model", .read = read_model, FUZZ_ROWS(bad_models));
 
 // An exported file must be, byte for byte, what the checkpoint gives.
 static void give_export(void) { give_model("fp32", GPT2_F32); }
@@ -99,13 +89,8 @@ static const char *compare_export(const uint8_t *bytes, size_t n) {
                                                                                        : NULL;
 }
 
-const fuzz_target fuzz_model_export = { .name = "model_export",
-                                        .seeds = give_export,
-                                        .file = "export",
-                                        .read = compare_export,
-                                        .block = 1,
-                                        .changed = "offset %ld has ",
-                                        .cut = "bytes, but the checkpoint has" };
+FUZZ_DEFINE(model_export, NULL, give_export, .file = "export", .read = compare_export, .block = 1,
+            .changed = "offset %ld has ", .cut = "bytes, but the checkpoint has");
 
 // -------- Hugging Face folders: one in a single file, and one in two files with an index
 
@@ -143,8 +128,8 @@ static void write_folders(void) {
     json_t *map = json_object(), *root = json_pack("{s:{}, s:o}", "metadata", "weight_map", map);
     if (weights.n) return;
     FUZZ_MUST(root && !hf_write(fuzz_path("hf"), &to));
-    read_back(&weights, fuzz_path("hf/" HF_WEIGHTS));
-    read_back(&config, fuzz_path("hf/" HF_CONFIG));
+    weights.n = fuzz_bytes(fuzz_path("hf/" HF_WEIGHTS), weights.bytes, MOST);
+    config.n = fuzz_bytes(fuzz_path("hf/" HF_CONFIG), config.bytes, MOST);
     FUZZ_MUST(!mkdir(fuzz_path("parts"), 0700));
     fuzz_file("parts/" HF_CONFIG, config.bytes, config.n);
     write_part(map, "part0.safetensors", 0);
@@ -263,25 +248,9 @@ static const fuzz_damage bad_indexes[] = {
     { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index expects in no file" },
 };
 
-const fuzz_target fuzz_safetensors = { .name = "safetensors",
-                                       .is_text = 1,
-                                       .begin = begin_weights,
-                                       .seeds = give_weights,
-                                       .file = "hf/" HF_WEIGHTS,
-                                       .read = read_folder,
-                                       .mend = mend_length,
-                                       FUZZ_ROWS(bad_headers) };
-const fuzz_target fuzz_hf_config = { .name = "hf_config",
-                                     .is_text = 1,
-                                     .begin = begin_config,
-                                     .seeds = give_config,
-                                     .file = "hf/" HF_CONFIG,
-                                     .read = read_folder,
-                                     FUZZ_ROWS(bad_configs) };
-const fuzz_target fuzz_hf_index = { .name = "hf_index",
-                                    .is_text = 1,
-                                    .begin = write_folders,
-                                    .seeds = give_index,
-                                    .file = "parts/" HF_INDEX,
-                                    .read = read_parts,
-                                    FUZZ_ROWS(bad_indexes) };
+FUZZ_DEFINE(safetensors, begin_weights, give_weights, .is_text = 1, .file = "hf/" HF_WEIGHTS,
+            .read = read_folder, .mend = mend_length, FUZZ_ROWS(bad_headers));
+FUZZ_DEFINE(hf_config, begin_config, give_config, .is_text = 1, .file = "hf/" HF_CONFIG, .read = read_folder,
+            FUZZ_ROWS(bad_configs));
+FUZZ_DEFINE(hf_index, write_folders, give_index, .is_text = 1, .file = "parts/" HF_INDEX, .read = read_parts,
+            FUZZ_ROWS(bad_indexes));

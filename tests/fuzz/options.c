@@ -71,9 +71,7 @@ static const char *read_line(const uint8_t *bytes, size_t n) {
     return error;
 }
 
-const fuzz_target fuzz_options = {
-    .name = "options", .is_text = 1, .begin = keep_defaults, .seeds = give_seeds, .read = read_line
-};
+FUZZ_DEFINE(options, keep_defaults, give_seeds, .is_text = 1, .read = read_line);
 
 // -------- DeepSpeed files
 
@@ -129,9 +127,4 @@ static const char *read_file(const uint8_t *bytes, size_t n) {
     return failed ? error : NULL;
 }
 
-const fuzz_target fuzz_deepspeed = { .name = "deepspeed",
-                                     .is_text = 1,
-                                     .begin = keep_defaults,
-                                     .seeds = give_files,
-                                     .file = "config.json",
-                                     .read = read_file };
+FUZZ_DEFINE(deepspeed, keep_defaults, give_files, .is_text = 1, .file = "config.json", .read = read_file);

@@ -77,6 +77,4 @@ static const char *read_bytes(const uint8_t *bytes, size_t n) {
     return error;
 }
 
-const fuzz_target fuzz_saved_run = {
-    .name = "saved_run", .is_text = 1, .begin = open_data, .seeds = give_seeds, .read = read_bytes
-};
+FUZZ_DEFINE(saved_run, open_data, give_seeds, .is_text = 1, .read = read_bytes);

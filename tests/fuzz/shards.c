@@ -52,9 +52,7 @@ static const fuzz_damage bad_shards[] = {
     FUZZ_PUT(HEADER + 16, 257, 0, "token 8 is 257, outside the vocabulary of 257"),
 };
 
-const fuzz_target fuzz_shards = {
-    .name = "shards", .seeds = give_shards, .file = "shard", .read = read_shard, FUZZ_ROWS(bad_shards)
-};
+FUZZ_DEFINE(shards, NULL, give_shards, .file = "shard", .read = read_shard, FUZZ_ROWS(bad_shards));
 
 // -------- multiple-choice examples
 
@@ -106,6 +104,4 @@ static const fuzz_damage bad_choices[] = {
     FUZZ_PUT(1036, 16 | 6 << 16, 0, "byte 1036, example 0: token 16 is outside the vocabulary of 16"),
 };
 
-const fuzz_target fuzz_choices = {
-    .name = "choices", .seeds = give_choices, .file = "choices", .read = read_choices, FUZZ_ROWS(bad_choices)
-};
+FUZZ_DEFINE(choices, NULL, give_choices, .file = "choices", .read = read_choices, FUZZ_ROWS(bad_choices));

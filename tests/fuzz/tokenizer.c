@@ -84,12 +84,8 @@ static const fuzz_damage bad_tokenizers[] = {
     FUZZ_PUT(1024, 0x62006101, 0, "length 0"),
 };
 
-const fuzz_target fuzz_tokenizer = { .name = "tokenizer",
-                                     .begin = open_nowhere,
-                                     .seeds = give_seeds,
-                                     .file = "tokenizer",
-                                     .read = read_tokenizer,
-                                     FUZZ_ROWS(bad_tokenizers) };
+FUZZ_DEFINE(tokenizer, open_nowhere, give_seeds, .file = "tokenizer", .read = read_tokenizer,
+            FUZZ_ROWS(bad_tokenizers));
 
 // -------- text, encoded with the tokenizer above
 
@@ -133,9 +129,7 @@ static const char *read_text(const uint8_t *bytes, size_t n) {
     return valid == n ? NULL : "not UTF-8";
 }
 
-const fuzz_target fuzz_word_pieces = {
-    .name = "word_pieces", .begin = open_pairs, .seeds = give_texts, .read = read_text
-};
+FUZZ_DEFINE(word_pieces, open_pairs, give_texts, .read = read_text);
 
 // -------- files of prompts: token numbers, or text if the first byte is T
 
@@ -169,9 +163,4 @@ static const char *read_prompt_file(const uint8_t *bytes, size_t n) {
     return error;
 }
 
-const fuzz_target fuzz_prompts = { .name = "prompts",
-                                   .is_text = 1,
-                                   .begin = open_pairs,
-                                   .seeds = give_prompts,
-                                   .read = read_prompt_file,
-                                   .named = "a file" };
+FUZZ_DEFINE(prompts, open_pairs, give_prompts, .is_text = 1, .read = read_prompt_file, .named = "a file");

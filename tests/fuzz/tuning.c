@@ -89,6 +89,4 @@ static const char *read_tuning(const uint8_t *bytes, size_t n) {
     return found == 1 ? NULL : "a file: no algorithm for this matmul";
 }
 
-const fuzz_target fuzz_tuning = {
-    .name = "tuning", .is_text = 1, .seeds = give_seeds, .read = read_tuning, .named = "a file"
-};
+FUZZ_DEFINE(tuning, NULL, give_seeds, .is_text = 1, .read = read_tuning, .named = "a file");

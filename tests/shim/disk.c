@@ -63,8 +63,6 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 // The first object is the program.
 static int note_code(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size;
-    (void)data;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
@@ -437,11 +435,6 @@ void *calloc(size_t n, size_t bytes) { return OR_NULL(__libc_calloc(n, bytes)); 
 void *realloc(void *p, size_t bytes) { return OR_NULL(__libc_realloc(p, bytes)); }
 void *aligned_alloc(size_t alignment, size_t bytes) { return OR_NULL(__libc_memalign(alignment, bytes)); }
 FILE *open_memstream(char **text, size_t *bytes) { return OR_NULL(NEXT(open_memstream)(text, bytes)); }
-int posix_memalign(void **p, size_t alignment, size_t bytes) {
-    void *new = OR_NULL(__libc_memalign(alignment, bytes));
-    if (new) *p = new;
-    return new ? 0 : ENOMEM;
-}
 char *strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = OR_NULL(__libc_malloc(bytes));
