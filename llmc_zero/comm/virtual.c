@@ -43,6 +43,7 @@ int comm_virtual_gather(comm *c, device_stream s, comm_use use, const comm_piece
     const int here = ranks_of_gather_here(c, of), hosts = of.ranks / here;
     double bytes = 0;
     for (int i = 0; i < n; i++) bytes += pieces[i].elems * (double)elem_bytes;
+    comm_count(c, use, COMM_ALL_GATHER, (of.ranks - 1) * bytes);
     // A host's ranks receive what the other hosts have once, each its part, and pass it on.
     const double between = (hosts - 1) * bytes;
     pass(c, s, ZERO_TIME_GATHER, (here - 1) * (bytes + between), between);
@@ -59,6 +60,7 @@ static int virtual_reduce_scatter(comm *c, comm_use use, const comm_piece *piece
     const int two_levels = comm_hosts(&c->way) > 1;
     double elems = 0;
     for (int i = 0; i < n; i++) elems += pieces[i].elems;
+    comm_count(c, use, COMM_REDUCE_SCATTER, comm_reduction_bytes(&c->way, elems, dtype_bytes(full_type)));
     const double each = elems * dtype_bytes(full_type);
     pass(c, COMM, ZERO_TIME_REDUCE, (here - 1) * each * (two_levels ? hosts : 1),
          two_levels ? (hosts - 1) * elems * sizeof(float) : (ranks - here) * each);
@@ -72,6 +74,7 @@ static const comm_functions functions = { .all_gather = virtual_all_gather,
 void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
     const size_t bytes = n * sizeof *mine;
     for (int r = 0; r < c->group.ranks; r++) memcpy(all + r * n, mine, bytes);
+    comm_count(c, comm_for_scalars, COMM_OTHER, (c->group.ranks - 1) * bytes);
     virtual_time *v = c->device->time;
     virtual_wait(v, virtual_now(v) + wait_for_ranks(v) + virtual_seconds(v, ZERO_TIME_SHARE, bytes));
 }
