@@ -72,8 +72,7 @@
 // defines: take_zero_file, settle_file_batch
 #include "trainer/options/zero_file.h"
 
-// --------
-// the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
+// -------- the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
 
 // A block's parts, in forward's order. Each has one matrix.
 enum { ATTENTION, ATTPROJ, FC, FCPROJ, BLOCK_PARTS };
@@ -157,8 +156,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     return config;
 }
 
-// --------
-// forward and backward: the layers, with hooks around each use of a unit
+// -------- forward and backward: the layers, with hooks around each use of a unit
 
 static const void *param(int tensor, int layer) {
     const void *p = zero_param(run.z, tensor, layer);
@@ -508,8 +506,7 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
     return loss / (tokens * A * run.ranks);
 }
 
-// --------
-// validation and generation. All ranks run every forward pass, because at stage 3 it is collective
+// -------- validation and generation. All ranks run every forward pass, because at stage 3 it is collective
 
 // A pass that is not part of a training step.
 static Pass evaluation(const GPT2 *model, const int *inputs, const int *targets) {
@@ -623,8 +620,7 @@ static void gpt2_answer(GPT2 *model, Answers *answers) {
 }
 
 #ifndef TESTING  // tests include this file and define main
-// --------
-// a training step
+// -------- a training step
 
 typedef struct {
     GPT2 model;
@@ -699,8 +695,7 @@ static StepResult train_step(Trainer *t) {
     return r;
 }
 
-// --------
-// set-up, the loop, the end
+// -------- set-up, the loop, the end
 
 // Does everything that needs no other rank, so that most mistakes are found before ranks wait for each other.
 static void set_up_alone(Trainer *t) {
@@ -840,8 +835,7 @@ static void close_plugin(Trainer *t) {
     free_tables(&t->model);
 }
 
-// --------
-// modes of the program, chosen by option
+// -------- modes of the program, chosen by option
 
 static int train_model(Trainer *t) {
     set_up_alone(t);

@@ -16,8 +16,7 @@
 #include "saved_model.h"
 #include "saved_run.h"
 
-// --------
-// --verify
+// -------- --verify
 
 static void print_good(void *ctx, const char *file, int64_t bytes) {
     print0("%s: good, %lld bytes\n", file, (long long)bytes);
@@ -100,8 +99,7 @@ int verify(const char *path) {
     return bad ? print_bad() : EXIT_SUCCESS;
 }
 
-// --------
-// --export
+// -------- --export
 
 static int ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);

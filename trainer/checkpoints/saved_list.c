@@ -11,8 +11,7 @@
 #include "../options/options.h"
 #include "../running/run.h"
 
-// --------
-// names
+// -------- names
 
 // Returns the number in PREFIX%08dEND, or -1 for any other name.
 static int step_in(const char *name, const char *prefix, const char *end) {
@@ -51,8 +50,7 @@ int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
 
 int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "manifest.json")); }
 
-// --------
-// the contents of a folder
+// -------- the contents of a folder
 
 static void add_found(Listing *l, const Found *f) {
     l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
@@ -103,8 +101,7 @@ int checkpoint_is_damaged(const Found *f) {
     return gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
 }
 
-// --------
-// removing
+// -------- removing
 
 // A missing file is not an error.
 static void remove_file(const char *path) {

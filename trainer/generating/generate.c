@@ -10,8 +10,7 @@
 #include "../running/report.h"
 #include "../running/run.h"
 
-// --------
-// rows
+// -------- rows
 
 void generation_begin(Generation *g, const GPT2 *model) {
     const int tokens = model->B * model->T;
@@ -40,8 +39,7 @@ void generation_end(Generation *g) {
     free(g->pass.spans);
 }
 
-// --------
-// passes
+// -------- passes
 
 // A row longer than T drops its first tokens. That shifts all positions, so the cache must be rebuilt.
 static void slide(GenerationRow *row, int T) {
@@ -78,8 +76,7 @@ int generation_next(Generation *g) {
     return 1;
 }
 
-// --------
-// sampling
+// -------- sampling
 
 static int likeliest(const float *logits, int V) {
     int best = 0;
@@ -111,8 +108,7 @@ void print_token(const Tokenizer *tokenizer, int token) {
     fflush(stdout);  // print0 notices a failure
 }
 
-// --------
-// the prompts: prompt i is row i / ranks of rank i % ranks
+// -------- the prompts: prompt i is row i / ranks of rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
@@ -203,8 +199,7 @@ void answers_passed(Answers *a) {
     a->prefilled_s = now();
 }
 
-// --------
-// the answers
+// -------- the answers
 
 static void print_answer(const Answers *a, int i, const int *answer) {
     const Prompts *p = &a->prompts;
@@ -247,8 +242,7 @@ static void show_answers(const Answers *a) {
     if (writes) write_to_output("answers.jsonl", &t);
 }
 
-// --------
-// speed
+// -------- speed
 
 // Passes of one kind, on all ranks.
 typedef struct {
@@ -328,8 +322,7 @@ void answers_end(Answers *a, const GPT2 *model) {
     generation_end(&a->generation);
 }
 
-// --------
-// one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
+// -------- one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     Prompts *p = &a->prompts;

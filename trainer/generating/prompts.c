@@ -12,8 +12,7 @@
 #include "../options/options.h"
 #include "../running/run.h"
 
-// --------
-// tokens of a prompt
+// -------- tokens of a prompt
 
 // Returns "option --prompts FILE: line 3", valid until the next call.
 static const char *where(int line) {
@@ -75,8 +74,7 @@ static Bpe *encoder_of(const Tokenizer *tokenizer) {
     return bpe;
 }
 
-// --------
-// all prompts at once
+// -------- all prompts at once
 
 static int count_lines(const char *text) {
     int n = 0;
@@ -152,8 +150,7 @@ void prompts_free(Prompts *p) {
     free(p->lines);
 }
 
-// --------
-// lines of standard input, read without stdio, which cannot report whether its buffer has a complete line
+// -------- lines of standard input, read without stdio, whose buffer may hide a complete line
 
 static struct {
     char *text;
@@ -194,8 +191,7 @@ static const char *next_line(double seconds, size_t *bytes) {
     return input.text;
 }
 
-// --------
-// one after the other
+// -------- one after the other
 
 // Returns the number of tokens in the next line; 0: no line yet, or one that cannot be answered; -1: the
 // input has ended.

@@ -28,8 +28,7 @@ Option option_table[] = {
 };
 const int num_options = sizeof option_table / sizeof *option_table;
 
-// --------
-// options and settings
+// -------- options and settings
 
 // Returns 1 if the option sets this setting, the first `length` bytes of `name`.
 static int decides(const Option *o, const char *name, size_t length) {
@@ -60,8 +59,7 @@ const Option *option_of_setting(const char *setting) {
     return NULL;
 }
 
-// --------
-// --help
+// -------- --help
 
 // Prints "none, cpu, nvme (default none)", unless the help text already has it.
 static void print_default(const Option *o) {
@@ -120,8 +118,7 @@ static void usage(void) {
         "128 + N: ended by signal N.\n");
 }
 
-// --------
-// the command line
+// -------- the command line
 
 // Returns the option with this name, whose length is n, or NULL.
 static const Option *find_option(const char *name, size_t n) {
@@ -238,8 +235,7 @@ void option_set(const Option *o, const char *text) {
     if (o->kind == NOTHING_HERE) print0("option %s %s: no effect (%s)\n", o->name, text, o->help);
 }
 
-// --------
-// values of options
+// -------- values of options
 
 int prompts_arrive(void) { return opt.prompt || (opt.prompts && !strcmp(opt.prompts, "-")); }
 

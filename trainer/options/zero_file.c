@@ -19,8 +19,7 @@ zero_deepspeed_key *zero_file_key(const char *setting) {
     return NULL;
 }
 
-// --------
-// the list of keys that end the run
+// -------- the list of keys that end the run
 
 static Text refusals;  // a line for each
 static int n_refused;
@@ -47,8 +46,7 @@ void end_if_refused(int settings_shown) {
     die("option --zero-config: %d keys cannot be honoured:%s", n_refused, lines);
 }
 
-// --------
-// from keys to options
+// -------- from keys to options
 
 // Returns 1 if the key sets an option. "auto" does not.
 static int sets_an_option(const zero_deepspeed_key *k) {
@@ -113,8 +111,7 @@ void take_zero_file(void) {
         if (sets_an_option(k)) take_key(k);
 }
 
-// --------
-// the batch
+// -------- the batch
 
 // DeepSpeed's rule: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks,
 // in rows. Any of the first three may be omitted.

@@ -9,8 +9,7 @@
 #include "memory_table.h"
 #include "search.h"
 
-// --------
-// after a run was refused: the cheapest changes
+// -------- after a run was refused: the cheapest changes
 
 static void list_level(const Search *s, FILE *list, const Bytes *bytes) {
     fprintf(list, "\n ");
@@ -77,8 +76,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     die_of_plugin(&failure, text_end(&text));
 }
 
-// --------
-// --fit: the fastest options
+// -------- --fit: the fastest options
 
 // A set of options: a level of the search.
 typedef struct {

@@ -10,8 +10,7 @@
 #include "../running/run.h"
 #include "room.h"
 
-// --------
-// the memory per rank
+// -------- the memory per rank
 
 int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan) {
     const PluginTables *t = &model->tables;
@@ -64,8 +63,7 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     return taken < device ? device - taken : 0;
 }
 
-// --------
-// the LM head's parts
+// -------- the LM head's parts
 
 enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few, since each part rounds the gradient once more
 
@@ -115,8 +113,7 @@ int plan_layers(GPT2 *model, const zero_config *config) {
     return plan_scratch(model);
 }
 
-// --------
-// --tune: a file of the fastest matmul algorithms
+// -------- --tune: a file of the fastest matmul algorithms
 
 // Broadcasts rank 0's text; the other ranks pass NULL. The caller frees the result.
 static char *text_of_rank_0(char *text) {
@@ -160,8 +157,7 @@ static void plan_tuned(GPT2 *model) {
     free(text);
 }
 
-// --------
-// the level of recompute
+// -------- the level of recompute
 
 static int gelu_is_fused(gpt2_dtype dt) {
     if (!run.machine) return layers_cuda_gelu_fused(dt);

@@ -45,8 +45,7 @@ size_t missing(const Search *s, const Bytes *bytes, int *tier) {
     return most;
 }
 
-// --------
-// the options of a level
+// -------- the options of a level
 
 // Returns the *down-th divisor of n below n, or 1 if n has fewer; *down is then the number missing.
 static int divisor_below(int n, int *down) {
@@ -107,8 +106,7 @@ static int micro_batches_suit(const Search *s, int micro_batches) {
     return micro_batches > 1 || !s->level[ACCUMULATE];
 }
 
-// --------
-// the memory of a level
+// -------- the memory of a level
 
 static int doublings(int n) {
     int doublings = 0;
@@ -196,8 +194,7 @@ Bytes bytes_of_level(Search *s) {
     return bytes;
 }
 
-// --------
-// text
+// -------- text
 
 void write_changes(FILE *f, const Search *s) {
     char before[PATH_MAX], now[PATH_MAX];
@@ -221,8 +218,7 @@ void write_bytes(FILE *f, const Search *s, const Bytes *bytes) {
     fprintf(f, ")");
 }
 
-// --------
-// the levels
+// -------- the levels
 
 int next_level(Search *s) {
     for (int i = 0; i < COARSE; i++) {

@@ -107,8 +107,7 @@ void *block_input(const GPT2 *model, int l) {
     return act(model, RESIDUAL3, model->inputs_on_host ? turn_of(model, l) : l - 1);
 }
 
-// --------
-// inputs of blocks on the host
+// -------- inputs of blocks on the host
 
 static int goes_to_host(const GPT2 *model, int l) {
     return model->inputs_on_host && l > 0 && l < model->config.num_layers - (model->at_once == 1);

@@ -18,8 +18,7 @@
 #include "../checkpoints/saving.h"
 #include "../options/zero_file.h"
 
-// --------
-// missing files
+// -------- missing files
 
 // Returns the command that makes files with such a name, or NULL.
 static const char *command_for(const char *path) {
@@ -63,8 +62,7 @@ static void require_shards(const char *option, const char *pattern) {
             option, pattern);
 }
 
-// --------
-// the model and its tokenizer
+// -------- the model and its tokenizer
 
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
@@ -322,8 +320,7 @@ void data_close(TrainingData *d) {
     tokenizer_free(&d->tokenizer);
 }
 
-// --------
-// what must be the same on all ranks
+// -------- what must be the same on all ranks
 
 enum { FILE_BLOCKS = 64 };  // blocks read per file, or in total for all shards: 1 MiB
 

@@ -12,8 +12,7 @@
 #include "../../gpt2/fingerprint.h"
 #include "run.h"
 
-// --------
-// ranks
+// -------- ranks
 
 void take_launched_ranks(void) {
     zero_launch launched = zero_launched();
@@ -54,8 +53,7 @@ static void settle_ranks(void) {
     if (opt.ranks_a_host) run.ranks_on_host = opt.ranks_a_host < run.ranks ? opt.ranks_a_host : run.ranks;
 }
 
-// --------
-// device
+// -------- device
 
 static void refuse_on_cpu(const char *name) {
     char value[PATH_MAX];
@@ -116,8 +114,7 @@ static void settle_device(void) {
     layers_cuda_attention_limit((size_t)opt.attention_mib << 20);
 }
 
-// --------
-// threads
+// -------- threads
 
 static int cores_of_host(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
@@ -184,8 +181,7 @@ void settle_machine(char **argv) {
     settle_overlap();
 }
 
-// --------
-// dtype
+// -------- dtype
 
 gpt2_dtype settle_dtype(void) {
     int bf16_in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
@@ -204,8 +200,7 @@ gpt2_dtype settle_dtype(void) {
 // Both enums have the same order.
 const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dtype")->words[dtype]; }
 
-// --------
-// the plugin's settings
+// -------- the plugin's settings
 
 zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
@@ -265,8 +260,7 @@ int settings_use_nvme(void) {
     return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
 }
 
-// --------
-// differences between ranks that change the last bits
+// -------- differences between ranks that change the last bits
 
 enum { PROGRAM_BLOCKS = 64 };  // blocks read of the executable: 1 MiB
 

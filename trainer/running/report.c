@@ -21,8 +21,7 @@
 #include "../checkpoints/saving.h"
 #include "signals.h"
 
-// --------
-// the bar instead of a line per step
+// -------- the bar instead of a line per step
 
 // Returns 1 on all ranks if rank 0 shows a bar. *terminal is what it draws on.
 static int bar_wanted(int *terminal) {
@@ -50,8 +49,7 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
     bar_update(&p);
 }
 
-// --------
-// the logs
+// -------- the logs
 
 #define MAIN_LOG "main.log"
 #define METRICS "metrics.jsonl"
@@ -72,8 +70,7 @@ static void log_line(const char *name, const char *fmt, ...) {
     if (fclose(f) || failed) die("%s: not written: %s", path, strerror(errno));
 }
 
-// --------
-// logs of an earlier run
+// -------- logs of an earlier run
 
 static int has_lines(const char *name) {
     const char *path = in_output("%s", name);
@@ -85,8 +82,7 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// --------
-// removing lines
+// -------- removing lines
 
 // Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
 // "s:4 eval:.." to the validation at step 4.
@@ -128,8 +124,7 @@ void logs_continue(int step, int validates) {
     cut_log(METRICS, step, validates);
 }
 
-// --------
-// lines printed for each step
+// -------- lines printed for each step
 
 // Formats a number for JSON. JSON has no NaN, so values that were not measured are null.
 static const char *json_number(char text[32], double x) {
@@ -164,8 +159,7 @@ static void remove_summary(void) {
     if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
 }
 
-// --------
-// the loop
+// -------- the loop
 
 void write_run(FILE *f, const GPT2 *model) {
     fprintf(f, "\"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", run.ranks,
@@ -262,8 +256,7 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
     log_step(step, seconds, rate, hash);
 }
 
-// --------
-// the end
+// -------- the end
 
 void report_last_step(Report *r) { zero_files_info(run.z, &r->files_at_end); }
 

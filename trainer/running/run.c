@@ -70,8 +70,7 @@ void write_json_text(FILE *f, const char *text) {
     fputc('"', f);
 }
 
-// --------
-// the end of a run that fails
+// -------- the end of a run that fails
 
 // Exit status of a failure before the ranks are connected. Launch scripts then need not wait for messages
 // from the other ranks.

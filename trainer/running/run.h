@@ -56,8 +56,7 @@ char *text_end(Text *t);  // the caller frees it
 // Writes a text as JSON, in quotes.
 void write_json_text(FILE *f, const char *text);
 
-// --------
-// A failure ends the run: one message for the whole job, then all ranks end.
+// -------- a failure ends the run: one message for the whole job, then all ranks end
 
 // Prints "train_gpt2_zero: " and the message to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));

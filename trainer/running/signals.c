@@ -21,8 +21,7 @@ static atomic_int asked[REQUESTS];        // on this rank, since the last reques
 static int agreed[REQUESTS];              // by all ranks
 static atomic_int in_training, stopping;  // stopping: a signal has requested a stop
 
-// --------
-// the thread that receives them
+// -------- the thread that receives them
 
 // Signals from a launcher are not printed: the launcher reports them itself, and may end a rank because
 // another failed.
@@ -92,8 +91,7 @@ void take_signals(void) {
 
 void signals_in_training(void) { in_training = 1; }
 
-// --------
-// the requests of all ranks
+// -------- the requests of all ranks
 
 // If stdout has no reader, the run saves and stops as well.
 void requests_of_rank(double requests[REQUESTS]) {
