@@ -15,62 +15,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-// defines: bar_show
-#include "gpt2/bar.h"
-// defines: DataLoader, dataloader_*
-#include "gpt2/dataloader.h"
-// defines: HellaSwag, hellaswag_*
-#include "gpt2/hellaswag.h"
-// defines: gpt2_dtype, Layers
-#include "gpt2/layers.h"
-// defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
-#include "gpt2/model.h"
-// defines: Schedule, schedule_*, OutlierDetector, outlier_*
-#include "gpt2/learning_rate.h"
-// defines: Tokenizer, tokenizer_*
-#include "gpt2/tokenizer.h"
-// defines: zero_*
-#include "llmc_zero/zero.h"
-// defines: GPT2, free_tables, act, row_of, block_input, allocate_activations, *_input
-#include "trainer/running/activations.h"
-// defines: print_config
-#include "trainer/options/config_table.h"
-// defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
-#include "trainer/checkpoints/folder.h"
-// defines: settle_memory, bytes_to_come
-#include "trainer/planning/fit.h"
-// defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
-#include "trainer/generating/generate.h"
-// defines: TrainingData, data_*, describe_model, load_values, must_be_same
-#include "trainer/running/inputs.h"
-// defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine,
-// plugin_settings
-#include "trainer/running/machine.h"
-// defines: verify, export_model
-#include "trainer/checkpoints/offline.h"
-// defines: opt, parse_options, settle_options, is_answering, prompts_arrive
-#include "trainer/options/options.h"
-// defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
-#include "trainer/running/report.h"
-// defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
-#include "trainer/running/run.h"
-// defines: TrainerState, check_room, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
-// checkpoint_*
-#include "trainer/checkpoints/saving.h"
-// defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
-#include "trainer/running/signals.h"
-// defines: out_of_memory, print_fastest
-#include "trainer/planning/advice.h"
-// defines: use_one_arena
-#include "trainer/planning/room.h"
-// defines: write_plan_file
-#include "trainer/planning/plan_file.h"
-// defines: StepTime, StepTimes, time_now, time_between, machine_without, print_times
-#include "trainer/planning/step_time.h"
-// defines: print_start, print_plan
-#include "trainer/planning/start_table.h"
-// defines: take_zero_file, settle_file_batch
-#include "trainer/options/zero_file.h"
+#include "gpt2/bar.h"                      // bar_show
+#include "gpt2/dataloader.h"               // DataLoader, dataloader_*
+#include "gpt2/hellaswag.h"                // HellaSwag, hellaswag_*
+#include "gpt2/layers.h"                   // gpt2_dtype, Layers
+#include "gpt2/model.h"                    // GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
+#include "gpt2/learning_rate.h"            // Schedule, schedule_*, OutlierDetector, outlier_*
+#include "gpt2/tokenizer.h"                // Tokenizer, tokenizer_*
+#include "llmc_zero/zero.h"                // zero_*
+#include "trainer/running/activations.h"   // GPT2, free_tables, act, row_of, *_input, allocate_activations
+#include "trainer/options/config_table.h"  // print_config
+#include "trainer/checkpoints/folder.h"    // *_folder, why_no_checkpoint, check_folder_lock
+#include "trainer/planning/fit.h"          // settle_memory, bytes_to_come
+#include "trainer/generating/generate.h"   // CachedPass, generation_*, answers_*, print_token
+#include "trainer/running/inputs.h"        // TrainingData, data_*, describe_model, load_values, must_be_same
+#include "trainer/running/machine.h"       // *_launched_ranks, note_differences, settle_*, plugin_settings
+#include "trainer/checkpoints/offline.h"   // verify, export_model
+#include "trainer/options/options.h"       // opt, parse_options, settle_options, is_answering, prompts_arrive
+#include "trainer/running/report.h"        // Report, StepResult, report_*, logs_*, try_outputs
+#include "trainer/running/run.h"           // run (the plugin, ranks, step), print0, now, die, *_check, LAYER
+#include "trainer/checkpoints/saving.h"    // TrainerState, check_room, *_checkpoint, checkpoint_*
+#include "trainer/running/signals.h"       // take_signals, REQUESTS, requests_*, *_requested, check_output
+#include "trainer/planning/advice.h"       // out_of_memory, print_fastest
+#include "trainer/planning/room.h"         // use_one_arena
+#include "trainer/planning/plan_file.h"    // write_plan_file
+#include "trainer/planning/step_time.h"    // StepTimes, time_now, time_between, machine_without, print_times
+#include "trainer/planning/start_table.h"  // print_start, print_plan
+#include "trainer/options/zero_file.h"     // take_zero_file, settle_zero_file, end_if_refused
 
 // -------- the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
 

@@ -9,12 +9,10 @@
 #ifndef TRAINER_GENERATE_H
 #define TRAINER_GENERATE_H
 #include <stdint.h>
-// defines: layers_span
-#include "../../gpt2/layers.h"
+#include "../../gpt2/layers.h"  // layers_span
 #include "../../gpt2/tokenizer.h"
 #include "../running/activations.h"
-// defines: Prompts
-#include "prompts.h"
+#include "prompts.h"  // Prompts
 
 typedef struct {
     int *tokens;      // (total)

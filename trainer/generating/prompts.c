@@ -150,7 +150,7 @@ void prompts_free(Prompts *p) {
     free(p->lines);
 }
 
-// -------- lines of standard input, read without stdio, whose buffer may hide a complete line
+// -------- lines of standard input, without stdio, which cannot report whether its buffer has a whole line
 
 static struct {
     char *text;

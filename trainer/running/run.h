@@ -3,10 +3,8 @@
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 #include <stdio.h>
-// defines: Layers, layers_cpu
-#include "../../gpt2/layers.h"
-// defines: zero
-#include "../../llmc_zero/zero.h"
+#include "../../gpt2/layers.h"  // Layers, layers_cpu
+#include "../../llmc_zero/zero.h"  // zero
 
 struct GPT2;
 struct zero_machine;
