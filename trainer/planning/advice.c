@@ -11,12 +11,6 @@
 
 // -------- after a run was refused: the cheapest changes
 
-static void list_level(const Search *s, FILE *list, const Bytes *bytes) {
-    fprintf(list, "\n ");
-    write_changes(list, s);
-    write_bytes(list, s, bytes);
-}
-
 // Lists the first level that fits, and then the first that needs less of that level's costliest change.
 // Changes of the batch do not count as costly. Returns the number of levels listed.
 static int list_what_fits(Search *s, FILE *list) {
@@ -25,7 +19,9 @@ static int list_what_fits(Search *s, FILE *list) {
         if (costliest >= 0 && s->level[costliest] >= less_than) continue;
         const Bytes bytes = bytes_of_level(s);
         if (missing(s, &bytes, &tier)) continue;
-        list_level(s, list, &bytes);
+        fprintf(list, "\n ");
+        write_changes(list, s);
+        write_bytes(list, s, &bytes);
         if (costliest >= 0) return 2;
         for (int i = 0; i < BATCHES; i++)
             if (s->level[i]) costliest = i;
