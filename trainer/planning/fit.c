@@ -27,7 +27,7 @@ zero_plan plan_of(const GPT2 *model, const zero_config *config) {
 static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
-    return bytes_planned_on(&plan, ZERO_DEVICE);
+    return bytes_on(plan.lines, plan.n_lines, ZERO_DEVICE);
 }
 
 // Returns the rank's share of its device's memory, used or free.

@@ -20,7 +20,7 @@ static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room) {
     static const char *const places[] = { "device", "host", "disk" };
     int fits = 1;
     for (int i = 0; i < PLACES; i++) {
-        size_t needed = bytes_in_table(t, i);
+        size_t needed = bytes_on(t->lines, t->n, i);
         write_place(f, places[i], needed, room->on[i]);
         fits &= needed <= room->on[i];
     }
@@ -44,11 +44,6 @@ static Bytes whole_room(const zero_config *config) {
     return room;
 }
 
-static int64_t sent_in_step(const zero_traffic *t) {
-    return t->all_gather[ZERO_FOR_STEP] + t->reduce_scatter[ZERO_FOR_STEP] + t->other[ZERO_FOR_STEP] +
-           t->other[ZERO_FOR_SCALARS];
-}
-
 void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *times) {
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.rank = 0;
@@ -56,6 +51,7 @@ void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *time
     const MemoryTable table = table_of_plan(model, &plan);
     const Bytes room = whole_room(&config);
     const double tokens = (double)model->B * model->T * run.ranks * micro_batches;
+    const zero_traffic *sent = &plan.traffic;
     Text text;
     if (run.rank > 0) return;
     text_begin(&text);
@@ -66,7 +62,9 @@ void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *time
     write_memory(text.f, &table, &room);
     write_times(text.f, model, tokens, times);
     fprintf(text.f, "  \"sent_bytes\": %lld,\n  \"disk_bytes\": %lld\n}\n",
-            (long long)sent_in_step(&plan.traffic), (long long)(plan.file_read + plan.file_written));
+            (long long)(sent->all_gather[ZERO_FOR_STEP] + sent->reduce_scatter[ZERO_FOR_STEP] +
+                        sent->other[ZERO_FOR_STEP] + sent->other[ZERO_FOR_SCALARS]),
+            (long long)(plan.file_read + plan.file_written));
     make_folder();
     write_to_output("plan.json", &text);
 }

@@ -56,10 +56,10 @@ size_t bytes_beside(const zero_config *config) {
 
 // -------- a plan, and what is held
 
-size_t bytes_planned_on(const zero_plan *plan, zero_tier tier) {
+size_t bytes_on(const zero_memory_line *lines, int n, zero_tier tier) {
     size_t bytes = 0;
-    for (int i = 0; i < plan->n_lines; i++)
-        if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
+    for (int i = 0; i < n; i++)
+        if (lines[i].tier == tier) bytes += lines[i].bytes;
     return bytes;
 }
 

@@ -118,7 +118,7 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
     Bytes b;
     zero_plan plan;
     if (try_plan(&s->model, config, &plan)) return nowhere;
-    for (int tier = 0; tier < PLACES; tier++) b.on[tier] = bytes_planned_on(&plan, tier);
+    for (int tier = 0; tier < PLACES; tier++) b.on[tier] = bytes_on(plan.lines, plan.n_lines, tier);
     if (run.z) zero_plan_info(run.z, &plan);
     if (run.z) b.on[ZERO_DEVICE] += plan.nccl_bytes;  // unknown until the ranks are connected
     return b;

@@ -186,7 +186,7 @@ static const char *formula_text(const zero_formula *f) {
 
 // Returns the bytes of the part that is not offloaded.
 static size_t bytes_needed(const GPT2 *model, const zero_plan *plan) {
-    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
+    return bytes_on(plan->lines, plan->n_lines, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
 }
 
 // Prints one stage: all memory of a rank at each level of recompute, with a star if it fits into memory.
@@ -249,11 +249,12 @@ static void print_place(const char *name, size_t needed, double available) {
 static void print_places(const MemoryTable *t) {
     const Machine *m = machine_of_plan();
     const int here = run.ranks_on_host;
-    const size_t device = bytes_in_table(t, ZERO_DEVICE), host = here * bytes_in_table(t, ZERO_HOST);
+    const size_t device = bytes_on(t->lines, t->n, ZERO_DEVICE);
+    const size_t host = here * bytes_on(t->lines, t->n, ZERO_HOST);
     print0("%-30s %11s %11s\n", "on this machine, MiB", "needed", "available");
     if (m->is_gpu) print_place("a GPU", device, m->device_bytes);
     print_place("a host's memory", host + (m->is_gpu ? 0 : here * device), m->host_bytes);
-    print_place("a host's disks", here * bytes_in_table(t, ZERO_NVME), m->disk_bytes);
+    print_place("a host's disks", here * bytes_on(t->lines, t->n, ZERO_NVME), m->disk_bytes);
 }
 
 // -------- a plan: what a rank sends and moves
