@@ -785,7 +785,8 @@ static void train(Trainer *t) {
         const int last = run.step == t->data.steps;
         if (last) {
             zero_check(zero_finish_update(run.z));
-            report_last_step(&t->report);
+            // now, because validation and a save may read files too
+            zero_files_info(run.z, &t->report.files_at_end);
         }
         between_steps(t);
         const int ends = last || stops_here() || stop_is_requested();
@@ -800,7 +801,7 @@ static void train(Trainer *t) {
 }
 
 static void close_plugin(Trainer *t) {
-    if (opt.trace && run.z) write_trace();
+    if (opt.trace && run.z) zero_check(zero_trace_write(run.z, opt.trace));
     run.layers->free();
     zero_destroy(run.z);
     free_tables(&t->model);
@@ -864,7 +865,7 @@ static StepTime time_step(Trainer *t, const zero_machine *machine) {
         train_step(t);
         after = time_now();
     }
-    if (opt.trace && machine == &machine_of_plan()->plugin) write_trace();
+    if (opt.trace && machine == &machine_of_plan()->plugin) zero_check(zero_trace_write(run.z, opt.trace));
     zero_destroy(run.z);
     run.z = NULL;
     const StepTime took = time_between(&before, &after);

@@ -82,8 +82,6 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// -------- removing lines
-
 // Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
 // "s:4 eval:.." to the validation at step 4.
 static int keeps(const char *line, int step, int validates) {
@@ -133,14 +131,6 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
-// (collective) With --hash-every: sets hash to the digest of the parameters after this step; "": none is due.
-static void hash_step(const Report *r, char hash[17]) {
-    const int step = run.step + 1;
-    *hash = 0;
-    if (!opt.hash_every || (step % opt.hash_every && step != r->steps)) return;
-    zero_check(zero_hash(run.z, 0, hash));
-}
-
 static void log_step(const StepResult *step, double seconds, double rate, const char *hash) {
     char norm[32];  // null in a step that overflowed
     log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
@@ -152,12 +142,6 @@ static void log_step(const StepResult *step, double seconds, double rate, const 
 }
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
-
-// summary.json marks a finished run, so one left by an earlier run must go.
-static void remove_summary(void) {
-    const char *path = in_output("summary.json");
-    if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
-}
 
 // -------- the loop
 
@@ -196,7 +180,9 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
     *r = (Report){
         .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step, .is_done = is_done
     };
-    if (writes_files(r)) remove_summary();
+    // summary.json marks a finished run, so one left by an earlier run must go.
+    if (writes_files(r) && remove(in_output("summary.json")) && errno != ENOENT)
+        die("%s/summary.json: %s", opt.output, strerror(errno));
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
         LAYER(peak_flops(model->dtype, &run.peak_flops));  // on all ranks at once, as in training
@@ -239,8 +225,9 @@ static int has_line(const Report *r) {
 }
 
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
-    char zloss[16], znorm[16], hash[17];
-    double rate = r->tokens_a_step / seconds;
+    char zloss[16], znorm[16], hash[17] = "";  // hash "": none is due
+    const double rate = r->tokens_a_step / seconds;
+    const int done = run.step + 1;
     r->loss = step->loss;
     r->norm = step->norm;
     r->times[r->steps_run % MOST_TIMES] = seconds;
@@ -250,15 +237,14 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
         update_bar(r, model, step->loss);
     else if (has_line(r))
         print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
-               run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
+               done, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
                z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
-    hash_step(r, hash);
+    if (opt.hash_every && (done % opt.hash_every == 0 || done == r->steps))
+        zero_check(zero_hash(run.z, 0, hash));
     log_step(step, seconds, rate, hash);
 }
 
 // -------- the end
-
-void report_last_step(Report *r) { zero_files_info(run.z, &r->files_at_end); }
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -406,5 +392,3 @@ void try_outputs(void) {
     if (disk_create(&d, opt.trace)) die("option --trace: %s", gpt2_last_error());
     disk_finish(&d, 1);  // removes it
 }
-
-void write_trace(void) { zero_check(zero_trace_write(run.z, opt.trace)); }
