@@ -52,12 +52,6 @@ int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "
 
 // -------- the contents of a folder
 
-static void add_found(Listing *l, const Found *f) {
-    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
-    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
-    l->found[l->n++] = *f;
-}
-
 // The model file is written after the manifest and removed before it, so a model file without a manifest
 // means damage. Both may have appeared since the first look, so this looks twice.
 static void look_at(Found *f) {
@@ -76,7 +70,9 @@ static void add_entry(Listing *l, const char *name) {
     path_in(f.path, l->folder, "%s", name);
     look_at(&f);
     l->had_some |= f.damaged;
-    add_found(l, &f);
+    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
+    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
+    l->found[l->n++] = f;
 }
 
 // Neither step is negative.

@@ -194,24 +194,19 @@ void check_last_update(void) {
 
 // Reads the position from the loaded text, because the files may have been replaced since the checkpoint was
 // chosen.
-static void take_state(char *text, TrainerState *state) {
-    saved_run_free(&chosen.saved);
-    gpt2_check(saved_run_read(&chosen.saved, text, chosen.path));
-    free(text);
-    *state = chosen.saved.state;
-    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
-    last_step = chosen.step;
-}
-
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     char *text = NULL;
     saved_run_compare(&chosen.saved, chosen.path, model, data);
     const int rc = zero_load(run.z, chosen.path, &text);
     if (rc == ZERO_ERR_IO && !chosen.elsewhere) die_of_plugin(zero_last_failure(), way_on(chosen.step - 1));
     zero_check(rc);
-    take_state(text, state);
-    if (chosen.elsewhere) return;
-    model_file_begin(chosen.step, 1);  // it may be missing
+    saved_run_free(&chosen.saved);
+    gpt2_check(saved_run_read(&chosen.saved, text, chosen.path));
+    free(text);
+    *state = chosen.saved.state;
+    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
+    last_step = chosen.step;
+    if (!chosen.elsewhere) model_file_begin(chosen.step, 1);  // it may be missing
 }
 
 // -------- saving

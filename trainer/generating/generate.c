@@ -41,13 +41,6 @@ void generation_end(Generation *g) {
 
 // -------- passes
 
-// A row longer than T drops its first tokens. That shifts all positions, so the cache must be rebuilt.
-static void slide(GenerationRow *row, int T) {
-    if (row->length - row->first <= T) return;
-    row->first = row->length - T;
-    row->cached = 0;
-}
-
 // Computes a cached position again: a rank whose rows are complete takes part in the passes for those of
 // other ranks.
 static void repeat_a_token(Generation *g) {
@@ -65,7 +58,11 @@ int generation_next(Generation *g) {
     for (int r = 0; r < g->n_rows; r++) {
         GenerationRow *row = &g->rows[r];
         if (row->length == row->total) continue;
-        slide(row, g->T);
+        // A row longer than T drops its first tokens. That shifts all positions, so the cache is rebuilt.
+        if (row->length - row->first > g->T) {
+            row->first = row->length - g->T;
+            row->cached = 0;
+        }
         int n = row->length - row->first - row->cached;
         memcpy(p->tokens + p->n, row->tokens + row->first + row->cached, n * sizeof *p->tokens);
         p->spans[p->n_spans++] = (layers_span){ r, row->cached, n, p->n, row->begin, row->room };
@@ -119,23 +116,18 @@ static int answer_length(const Answers *a, int n) {
     return opt.sample_tokens < room ? opt.sample_tokens : room;
 }
 
-// Every rank must take part in every pass. A rank without a prompt answers the first one and discards the
-// answer.
-static int rows_of_rank(const Prompts *p) {
-    const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
-    return rows ? rows : 1;
-}
-
 static int prompt_of_row(const Prompts *p, int row) {
     int prompt = row * run.ranks + run.rank;
     return prompt < p->n ? prompt : 0;
 }
 
-// Sizes the passes and the cache.
+// Sizes the passes and the cache. Every rank must take part in every pass. A rank without a prompt answers
+// the first one and discards the answer.
 static void describe_rows(const Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
+    const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
     long long tokens = 0, positions = 0;
-    model->cache_rows = rows_of_rank(p);
+    model->cache_rows = rows ? rows : 1;
     for (int row = 0; row < model->cache_rows; row++) {
         const int n = length_of(p, prompt_of_row(p, row));
         tokens += n;

@@ -67,13 +67,6 @@ static int read_prompt(const Prompts *p, const char *text, size_t bytes, int num
     return n ? n : 1;
 }
 
-static Bpe *encoder_of(const Tokenizer *tokenizer) {
-    Bpe *bpe = NULL;
-    if (tokenizer->vocab_size && bpe_create(&bpe, tokenizer))
-        die("options --prompt and --prompts: text cannot be encoded: %s", gpt2_last_error());
-    return bpe;
-}
-
 // -------- all prompts at once
 
 static int count_lines(const char *text) {
@@ -132,7 +125,8 @@ static void read_argument(Prompts *p) {
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
     const int waits = prompts_arrive() && !opt.prompt;  // for lines of standard input
     *p = (Prompts){ .eot_token = tokenizer->eot_token, .V = V, .T = T };
-    if (run.rank == 0 || !waits) p->bpe = encoder_of(tokenizer);
+    if ((run.rank == 0 || !waits) && tokenizer->vocab_size && bpe_create(&p->bpe, tokenizer))
+        die("options --prompt and --prompts: text cannot be encoded: %s", gpt2_last_error());
     if (waits) {
         allocate(p, T, 1);
         add_prompt(p, 0, T);
