@@ -132,17 +132,15 @@ static void check_options(void) {
         die("option --to %s: already exists; nothing is overwritten", opt.export_to);
 }
 
-static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
-
 // Returns the path of --export, or of the newest checkpoint in it.
 static const char *find_source(void) {
     static Listing l;
-    require_file("--export", opt.export_from);
-    if (!is_run(opt.export_from)) return opt.export_from;
-    l = checkpoints_in("--export", opt.export_from);
+    const char *path = opt.export_from;
+    require_file("--export", path);
+    if (!is_folder(path) || is_checkpoint(path) || hf_is_folder(path)) return path;
+    l = checkpoints_in("--export", path);
     if (!l.newest)
-        die("option --export %s: this folder has neither a complete checkpoint nor model.safetensors",
-            opt.export_from);
+        die("option --export %s: this folder has neither a complete checkpoint nor model.safetensors", path);
     return l.newest->path;
 }
 

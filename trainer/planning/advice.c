@@ -168,19 +168,14 @@ static void time_choices(Fit *f) {
     for (int i = 0; i < f->n_misses; i++) f->misses[i].seconds = seconds_of(f, &f->misses[i], 0);
 }
 
-static int is_known(const Fit *f, const int level[CHANGES]) {
-    for (int i = 0; i < f->n_fits; i++)
-        if (!memcmp(f->fits[i].level, level, CHANGES * sizeof *level)) return 1;
-    return 0;
-}
-
-// Returns 1 and the choice if it fits and is faster by more than a detail.
+// Returns 1 and the choice if it is new, fits and is faster by more than a detail.
 static int improves(Fit *f, Choice *c, int change, int level) {
     const double detail = 0.002;
     Choice other;
     memcpy(f->s.level, c->level, sizeof c->level);
     f->s.level[change] = level;
-    if (is_known(f, f->s.level)) return 0;
+    for (int i = 0; i < f->n_fits; i++)
+        if (!memcmp(f->fits[i].level, f->s.level, sizeof f->s.level)) return 0;
     other = choice_now(f);
     if (other.missing) return 0;
     other.seconds = seconds_of(f, &other, 0);

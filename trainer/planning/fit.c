@@ -124,15 +124,6 @@ static char *text_of_rank_0(char *text) {
     return text;
 }
 
-// A file's choices are valid for one GPU model and library version.
-static void require_one_gpu(void) {
-    const char *gpu = layers_cuda_card();
-    char line[512];
-    if (!gpu) die("%s", gpt2_last_error());
-    snprintf(line, sizeof line, "GPU and library of --tune = %s", gpu);
-    zero_check(zero_require_same(run.z, line));
-}
-
 // Adds rank 0's new timings to the file.
 static void save_tuning(const char *read, const char *tuned) {
     if (!tuned) die("option --tune: %s", gpt2_last_error());
@@ -142,9 +133,13 @@ static void save_tuning(const char *read, const char *tuned) {
 }
 
 // Rank 0 plans first, and times the matmuls that the file lacks. All ranks use its choices, so that bits
-// depend only on the file.
+// depend only on the file. These are valid for one GPU model and library version.
 static void plan_tuned(GPT2 *model) {
-    require_one_gpu();
+    const char *gpu = layers_cuda_card();
+    char line[512];
+    if (!gpu) die("%s", gpt2_last_error());
+    snprintf(line, sizeof line, "GPU and library of --tune = %s", gpu);
+    zero_check(zero_require_same(run.z, line));
     char *text = run.rank == 0 ? text_file_read(opt.tune) : text_of_rank_0(NULL);
     if (!text) die("option --tune: %s", gpt2_last_error());
     gpt2_check(layers_cuda_tune(opt.tune, text, run.rank == 0));

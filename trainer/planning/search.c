@@ -98,14 +98,6 @@ static int set_options(const Search *s) {
     return set_tiers(s);
 }
 
-static int is_power_of_two(int n) { return !(n & (n - 1)); }
-
-// Returns 0 if the number of micro-batches does not permit these options.
-static int micro_batches_suit(const Search *s, int micro_batches) {
-    if (opt.any_ranks && !is_power_of_two(micro_batches)) return 0;
-    return micro_batches > 1 || !s->level[ACCUMULATE];
-}
-
 // -------- the memory of a level
 
 static int doublings(int n) {
@@ -172,7 +164,8 @@ Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     if (!set_options(s)) return nowhere;
     const zero_config config = config_of_level(s);
-    if (!micro_batches_suit(s, config.micro_batches)) return nowhere;
+    const int A = config.micro_batches;
+    if ((opt.any_ranks && A & (A - 1)) || (A <= 1 && s->level[ACCUMULATE])) return nowhere;
     const size_t beside = bytes_beside(&config);
     s->more = beside > s->beside ? beside - s->beside : 0;
     const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
