@@ -124,16 +124,8 @@ static char *text_of_rank_0(char *text) {
     return text;
 }
 
-// Adds rank 0's new timings to the file.
-static void save_tuning(const char *read, const char *tuned) {
-    if (!tuned) die("option --tune: %s", gpt2_last_error());
-    const int changed = strcmp(tuned, read);
-    if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
-    print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
-}
-
-// Rank 0 plans first, and times the matmuls that the file lacks. All ranks use its choices, so that bits
-// depend only on the file. These are valid for one GPU model and library version.
+// Rank 0 plans first, times the matmuls that the file lacks, and adds them. All ranks use its choices, so
+// that bits depend only on the file. Its choices are valid for one GPU model and library version.
 static void plan_tuned(GPT2 *model) {
     const char *gpu = layers_cuda_card();
     char line[512];
@@ -146,7 +138,10 @@ static void plan_tuned(GPT2 *model) {
     gpt2_check(plan_scratch(model));
     if (run.rank == 0) {
         char *tuned = layers_cuda_tuned();
-        save_tuning(text, tuned);
+        if (!tuned) die("option --tune: %s", gpt2_last_error());
+        const int changed = strcmp(tuned, text);
+        if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
+        print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
         free(text_of_rank_0(tuned));
     }
     free(text);

@@ -199,16 +199,6 @@ static int split_name(const char *name, char *first, size_t size) {
     return (int)n;
 }
 
-static void list_names(const json_t *table, char *names, size_t size) {
-    const char *key;
-    json_t *row;
-    *names = 0;
-    json_object_foreach((json_t *)table, key, row) {
-        const size_t used = strlen(names);
-        if (json_object_get(row, "title")) snprintf(names + used, size - used, "%s%s", used ? ", " : "", key);
-    }
-}
-
 // path: NULL: the table.
 static json_t *load(const char *path) {
     json_error_t error;
@@ -221,7 +211,9 @@ static json_t *load(const char *path) {
 
 // Sets s->row, and returns the number of ranks a host that the name asks for; 0: none.
 static int find_row(Source *s, const char *name) {
-    char first[64], names[256];
+    char first[64], names[256] = "";
+    const char *key;
+    json_t *row;
     s->row = json_object_get(s->table, name);
     if (s->row) return 0;
     if (strchr(name, '.')) {
@@ -230,12 +222,15 @@ static int find_row(Source *s, const char *name) {
     }
     const int each = split_name(name, first, sizeof first);
     if (each) s->row = json_object_get(s->table, first);
-    list_names(s->table, names, sizeof names);
-    if (!s->row)
-        die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
+    if (s->row) return each;
+    json_object_foreach((json_t *)s->table, key, row) {
+        const size_t used = strlen(names);
+        if (json_object_get(row, "title"))
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
+    }
+    die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
             "such as make calibrate writes",
             name, names);
-    return each;
 }
 
 void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int threads) {

@@ -293,13 +293,11 @@ static void add_averages(Summary *s) {
     s->not_read = (r->files_at_end.not_read[STEP] - r->files_at_start.not_read[STEP]) / n;
     s->written = (r->files_at_end.written[STEP] - r->files_at_start.written[STEP]) / n;
     s->waited_s = (r->files_at_end.waited_s - r->files_at_start.waited_s) / n;
-}
-
-// Drives are rated by total terabytes written, so this computes the terabytes per day at the median speed.
-static void add_wear(Summary *s) {
+    if (!settings_use_nvme()) return;
+    // Drives are rated by total terabytes written; this is the number per day at the median speed.
     s->written_by_all = s->written;
     zero_check(zero_sum(run.z, &s->written_by_all, 1));
-    s->written_tb_a_day = s->written_by_all * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
+    s->written_tb_a_day = s->written_by_all * s->tokens_per_s / r->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
@@ -347,7 +345,6 @@ void report_end(Report *r, const GPT2 *model) {
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     add_averages(&s);
-    if (settings_use_nvme()) add_wear(&s);
     if (r->steps_run)
         print0("%.0f tokens/s in the median step | sent per rank and step %.2f MiB", s.tokens_per_s,
                mib(s.all_gather + s.reduce_scatter + s.all_reduce));
