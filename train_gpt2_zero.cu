@@ -231,9 +231,8 @@ static void fcproj_forward(GPT2 *model, int l, const Pass *p, int again) {
                          param(FCPROJB, l), p->B * p->T, 4 * C, C));
 }
 
-static void (*const forward_of[BLOCK_PARTS])(GPT2 *model, int l, const Pass *p,
-                                             int again) = { attention_forward, attproj_forward, fc_forward,
-                                                            fcproj_forward };
+typedef void Forward(GPT2 *model, int l, const Pass *p, int again);
+static Forward *const forward_of[] = { attention_forward, attproj_forward, fc_forward, fcproj_forward };
 
 // Runs the parts of block l that are in the same unit as `first`, its first one.
 static void unit_forward(GPT2 *model, int l, int first, const Pass *p, int again) {
@@ -379,9 +378,8 @@ static void qkv_backward(GPT2 *model, int l, const Pass *p) {
                              residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
 }
 
-static void (*const backward_of[BLOCK_PARTS])(GPT2 *model, int l,
-                                              const Pass *p) = { qkv_backward, attproj_backward, fc_backward,
-                                                                 fcproj_backward };
+typedef void Backward(GPT2 *model, int l, const Pass *p);
+static Backward *const backward_of[] = { qkv_backward, attproj_backward, fc_backward, fcproj_backward };
 
 // Runs backward of the parts of block l that are in the same unit as `first`, its first one. The block's last
 // unit comes first. It repeats its own parts of the forward; the other units' have been repeated before.
@@ -456,13 +454,8 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
     double *losses = malloc_check(A * sizeof *losses);
     for (int micro = 0; micro < A; micro += at_once) {
         if (!run.machine) gpt2_check(dataloader_next(loader));  // virtual layers read no tokens
-        const Pass p = { loader->inputs,
-                         loader->targets,
-                         at_once,
-                         micro,
-                         model->B,
-                         model->T,
-                         (float)(zero_loss_scale(run.z) / (tokens * (A / at_once))) };
+        const float dloss = (float)(zero_loss_scale(run.z) / (tokens * (A / at_once)));
+        const Pass p = { loader->inputs, loader->targets, at_once, micro, model->B, model->T, dloss };
         zero_check(zero_check_batch(run.z, p.inputs, (size_t)at_once * p.B * p.T * sizeof(int)));
         zero_check(zero_begin_train(run.z, micro, A));
         gpt2_forward(model, &p);
@@ -479,9 +472,12 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
 
 // -------- validation and generation. All ranks run every forward pass, because at stage 3 it is collective
 
-// A pass that is not part of a training step.
-static Pass evaluation(const GPT2 *model, const int *inputs, const int *targets) {
-    return (Pass){ inputs, targets, .n = 1, .B = model->B, .T = model->T };
+// Computes the losses of a batch that is not part of a training step.
+static void evaluate(GPT2 *model, const int *inputs, const int *targets) {
+    const Pass p = { inputs, targets, .n = 1, .B = model->B, .T = model->T };
+    zero_check(zero_begin_eval(run.z));
+    gpt2_forward(model, &p);
+    gpt2_head(model, &p);
 }
 
 static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
@@ -489,10 +485,7 @@ static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
-        const Pass p = evaluation(model, loader->inputs, loader->targets);
-        zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, &p);
-        gpt2_head(model, &p);
+        evaluate(model, loader->inputs, loader->targets);
         LAYER(download(&losses[i], act(model, LOSS_SUMS, 0), sizeof *losses));
     }
     const double sum = sum_of_losses(losses, batches, 0);
@@ -506,10 +499,7 @@ static int gpt2_hellaswag(GPT2 *model, HellaSwag *h) {
     hellaswag_begin(h);
     for (int i = 0; i < h->batches; i++) {
         hellaswag_next(h);
-        const Pass p = evaluation(model, h->inputs, h->targets);
-        zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, &p);
-        gpt2_head(model, &p);
+        evaluate(model, h->inputs, h->targets);
         LAYER(download(h->losses, act(model, LOSSES, 0), bytes));
         gpt2_check(hellaswag_score(h));
     }

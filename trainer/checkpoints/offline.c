@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../../gpt2/gpt2_error.h"
 #include "../../gpt2/hf.h"
 #include "../../llmc_zero/zero.h"

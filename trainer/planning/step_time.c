@@ -1,8 +1,6 @@
 #include "step_time.h"
 #include <math.h>
-#include <stdio.h>
 #include "../running/machine.h"
-#include "../running/report.h"
 #include "../running/run.h"
 
 // Waits for nothing, because a step may end while its update goes on.

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../../gpt2/bar.h"
 #include "../../gpt2/disk.h"
 #include "../../gpt2/gpt2_error.h"

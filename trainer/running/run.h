@@ -7,7 +7,6 @@
 #include "../../llmc_zero/zero.h"  // zero
 
 struct GPT2;
-struct zero_machine;
 
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
@@ -18,7 +17,7 @@ typedef struct {
     // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
     const Layers *layers;                // for the device in use (settle_device)
-    const struct zero_machine *machine;  // not NULL: in virtual time (settle_device)
+    const zero_machine *machine;  // not NULL: in virtual time (settle_device)
     int threads;                         // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
