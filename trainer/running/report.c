@@ -130,6 +130,14 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
+// (collective) With --hash-every: sets hash to the digest of the parameters after this step; "": none is due.
+static void hash_step(const Report *r, char hash[17]) {
+    const int step = run.step + 1;
+    *hash = 0;
+    if (!opt.hash_every || (step % opt.hash_every && step != r->steps)) return;
+    zero_check(zero_hash(run.z, 0, hash));
+}
+
 static void log_step(const StepResult *step, double seconds, double rate, const char *hash) {
     char norm[32];  // null in a step that overflowed
     log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
@@ -224,9 +232,8 @@ static int has_line(const Report *r) {
 }
 
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
-    char zloss[16], znorm[16], hash[17] = "";  // hash "": none is due
-    const double rate = r->tokens_a_step / seconds;
-    const int done = run.step + 1;
+    char zloss[16], znorm[16], hash[17];
+    double rate = r->tokens_a_step / seconds;
     r->loss = step->loss;
     r->norm = step->norm;
     r->times[r->steps_run % MOST_TIMES] = seconds;
@@ -236,10 +243,9 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
         update_bar(r, model, step->loss);
     else if (has_line(r))
         print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
-               done, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
+               run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
                z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
-    if (opt.hash_every && (done % opt.hash_every == 0 || done == r->steps))
-        zero_check(zero_hash(run.z, 0, hash));
+    hash_step(r, hash);
     log_step(step, seconds, rate, hash);
 }
 
