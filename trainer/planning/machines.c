@@ -229,8 +229,8 @@ static int find_row(Source *s, const char *name) {
             snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
     }
     die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
-            "such as make calibrate writes",
-            name, names);
+        "such as make calibrate writes",
+        name, names);
 }
 
 void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int threads) {

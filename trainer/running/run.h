@@ -3,7 +3,7 @@
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 #include <stdio.h>
-#include "../../gpt2/layers.h"  // Layers, layers_cpu
+#include "../../gpt2/layers.h"     // Layers, layers_cpu
 #include "../../llmc_zero/zero.h"  // zero
 
 struct GPT2;
@@ -16,9 +16,9 @@ typedef struct {
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
     // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
-    const Layers *layers;                // for the device in use (settle_device)
+    const Layers *layers;         // for the device in use (settle_device)
     const zero_machine *machine;  // not NULL: in virtual time (settle_device)
-    int threads;                         // OpenMP threads of this rank (settle_machine)
+    int threads;                  // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
     int saving;         // the step whose checkpoint is being written; -1: none (write_checkpoint)
