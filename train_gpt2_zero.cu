@@ -15,65 +15,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-// defines: bar_show
-#include "gpt2/bar.h"
-// defines: DataLoader, dataloader_*
-#include "gpt2/dataloader.h"
-// defines: HellaSwag, hellaswag_*
-#include "gpt2/hellaswag.h"
-// defines: gpt2_dtype, Layers
-#include "gpt2/layers.h"
-// defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
-#include "gpt2/model.h"
-// defines: Schedule, schedule_*, OutlierDetector, outlier_*
-#include "gpt2/learning_rate.h"
-// defines: Tokenizer, tokenizer_*
-#include "gpt2/tokenizer.h"
-// defines: zero_*
-#include "llmc_zero/zero.h"
-// defines: GPT2, free_tables, act, row_of, block_input, allocate_activations, *_input
-#include "trainer/running/activations.h"
-// defines: print_config
-#include "trainer/options/config_table.h"
-// defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
-#include "trainer/checkpoints/folder.h"
-// defines: settle_memory, bytes_to_come
-#include "trainer/planning/fit.h"
-// defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
-#include "trainer/generating/generate.h"
-// defines: TrainingData, data_*, describe_model, load_values, must_be_same
-#include "trainer/running/inputs.h"
-// defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine,
-// plugin_settings
-#include "trainer/running/machine.h"
-// defines: verify, export_model
-#include "trainer/checkpoints/offline.h"
-// defines: opt, parse_options, settle_options, is_answering, prompts_arrive
-#include "trainer/options/options.h"
-// defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
-#include "trainer/running/report.h"
-// defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
-#include "trainer/running/run.h"
-// defines: TrainerState, check_room, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
-// checkpoint_*
-#include "trainer/checkpoints/saving.h"
-// defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
-#include "trainer/running/signals.h"
-// defines: out_of_memory, print_fastest
-#include "trainer/planning/advice.h"
-// defines: use_one_arena
-#include "trainer/planning/room.h"
-// defines: write_plan_file
-#include "trainer/planning/plan_file.h"
-// defines: StepTime, StepTimes, time_now, time_between, machine_without, print_times
-#include "trainer/planning/step_time.h"
-// defines: print_start, print_plan
-#include "trainer/planning/start_table.h"
-// defines: take_zero_file, settle_file_batch
-#include "trainer/options/zero_file.h"
+#include "gpt2/bar.h"                      // bar_show
+#include "gpt2/dataloader.h"               // DataLoader, dataloader_*
+#include "gpt2/hellaswag.h"                // HellaSwag, hellaswag_*
+#include "gpt2/layers.h"                   // gpt2_dtype, Layers
+#include "gpt2/model.h"                    // GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
+#include "gpt2/learning_rate.h"            // Schedule, schedule_*, OutlierDetector, outlier_*
+#include "gpt2/tokenizer.h"                // Tokenizer, tokenizer_*
+#include "llmc_zero/zero.h"                // zero_*
+#include "trainer/running/activations.h"   // GPT2, free_tables, act, row_of, *_input, allocate_activations
+#include "trainer/options/config_table.h"  // print_config
+#include "trainer/checkpoints/folder.h"    // *_folder, why_no_checkpoint, check_folder_lock
+#include "trainer/planning/fit.h"          // settle_memory, bytes_to_come
+#include "trainer/generating/generate.h"   // CachedPass, generation_*, answers_*, print_token
+#include "trainer/running/inputs.h"        // TrainingData, data_*, describe_model, load_values, must_be_same
+#include "trainer/running/machine.h"       // *_launched_ranks, note_differences, settle_*, plugin_settings
+#include "trainer/checkpoints/offline.h"   // verify, export_model
+#include "trainer/options/options.h"       // opt, parse_options, settle_options, is_answering, prompts_arrive
+#include "trainer/running/report.h"        // Report, StepResult, report_*, logs_*, try_outputs
+#include "trainer/running/run.h"           // run (the plugin, ranks, step), print0, now, die, *_check, LAYER
+#include "trainer/checkpoints/saving.h"    // TrainerState, check_room, *_checkpoint, checkpoint_*
+#include "trainer/running/signals.h"       // take_signals, REQUESTS, requests_*, *_requested, check_output
+#include "trainer/planning/advice.h"       // out_of_memory, print_fastest
+#include "trainer/planning/room.h"         // use_one_arena
+#include "trainer/planning/plan_file.h"    // write_plan_file
+#include "trainer/planning/step_time.h"    // StepTimes, time_now, time_between, machine_without, print_times
+#include "trainer/planning/start_table.h"  // print_start, print_plan
+#include "trainer/options/zero_file.h"     // take_zero_file, settle_zero_file, end_if_refused
 
-// --------
-// the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
+// -------- the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
 
 // A block's parts, in forward's order. Each has one matrix.
 enum { ATTENTION, ATTPROJ, FC, FCPROJ, BLOCK_PARTS };
@@ -157,8 +127,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     return config;
 }
 
-// --------
-// forward and backward: the layers, with hooks around each use of a unit
+// -------- forward and backward: the layers, with hooks around each use of a unit
 
 static const void *param(int tensor, int layer) {
     const void *p = zero_param(run.z, tensor, layer);
@@ -262,9 +231,8 @@ static void fcproj_forward(GPT2 *model, int l, const Pass *p, int again) {
                          param(FCPROJB, l), p->B * p->T, 4 * C, C));
 }
 
-static void (*const forward_of[BLOCK_PARTS])(GPT2 *model, int l, const Pass *p,
-                                             int again) = { attention_forward, attproj_forward, fc_forward,
-                                                            fcproj_forward };
+typedef void Forward(GPT2 *model, int l, const Pass *p, int again);
+static Forward *const forward_of[] = { attention_forward, attproj_forward, fc_forward, fcproj_forward };
 
 // Runs the parts of block l that are in the same unit as `first`, its first one.
 static void unit_forward(GPT2 *model, int l, int first, const Pass *p, int again) {
@@ -410,9 +378,8 @@ static void qkv_backward(GPT2 *model, int l, const Pass *p) {
                              residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
 }
 
-static void (*const backward_of[BLOCK_PARTS])(GPT2 *model, int l,
-                                              const Pass *p) = { qkv_backward, attproj_backward, fc_backward,
-                                                                 fcproj_backward };
+typedef void Backward(GPT2 *model, int l, const Pass *p);
+static Backward *const backward_of[] = { qkv_backward, attproj_backward, fc_backward, fcproj_backward };
 
 // Runs backward of the parts of block l that are in the same unit as `first`, its first one. The block's last
 // unit comes first. It repeats its own parts of the forward; the other units' have been repeated before.
@@ -487,13 +454,8 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
     double *losses = malloc_check(A * sizeof *losses);
     for (int micro = 0; micro < A; micro += at_once) {
         if (!run.machine) gpt2_check(dataloader_next(loader));  // virtual layers read no tokens
-        const Pass p = { loader->inputs,
-                         loader->targets,
-                         at_once,
-                         micro,
-                         model->B,
-                         model->T,
-                         (float)(zero_loss_scale(run.z) / (tokens * (A / at_once))) };
+        const float dloss = (float)(zero_loss_scale(run.z) / (tokens * (A / at_once)));
+        const Pass p = { loader->inputs, loader->targets, at_once, micro, model->B, model->T, dloss };
         zero_check(zero_check_batch(run.z, p.inputs, (size_t)at_once * p.B * p.T * sizeof(int)));
         zero_check(zero_begin_train(run.z, micro, A));
         gpt2_forward(model, &p);
@@ -508,12 +470,14 @@ static double gpt2_gradients(GPT2 *model, DataLoader *loader) {
     return loss / (tokens * A * run.ranks);
 }
 
-// --------
-// validation and generation. All ranks run every forward pass, because at stage 3 it is collective
+// -------- validation and generation. All ranks run every forward pass, because at stage 3 it is collective
 
-// A pass that is not part of a training step.
-static Pass evaluation(const GPT2 *model, const int *inputs, const int *targets) {
-    return (Pass){ inputs, targets, .n = 1, .B = model->B, .T = model->T };
+// Computes the losses of a batch that is not part of a training step.
+static void evaluate(GPT2 *model, const int *inputs, const int *targets) {
+    const Pass p = { inputs, targets, .n = 1, .B = model->B, .T = model->T };
+    zero_check(zero_begin_eval(run.z));
+    gpt2_forward(model, &p);
+    gpt2_head(model, &p);
 }
 
 static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
@@ -521,10 +485,7 @@ static double gpt2_validate(GPT2 *model, DataLoader *loader, int batches) {
     gpt2_check(dataloader_reset(loader));
     for (int i = 0; i < batches; i++) {
         gpt2_check(dataloader_next(loader));
-        const Pass p = evaluation(model, loader->inputs, loader->targets);
-        zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, &p);
-        gpt2_head(model, &p);
+        evaluate(model, loader->inputs, loader->targets);
         LAYER(download(&losses[i], act(model, LOSS_SUMS, 0), sizeof *losses));
     }
     const double sum = sum_of_losses(losses, batches, 0);
@@ -538,10 +499,7 @@ static int gpt2_hellaswag(GPT2 *model, HellaSwag *h) {
     hellaswag_begin(h);
     for (int i = 0; i < h->batches; i++) {
         hellaswag_next(h);
-        const Pass p = evaluation(model, h->inputs, h->targets);
-        zero_check(zero_begin_eval(run.z));
-        gpt2_forward(model, &p);
-        gpt2_head(model, &p);
+        evaluate(model, h->inputs, h->targets);
         LAYER(download(h->losses, act(model, LOSSES, 0), bytes));
         gpt2_check(hellaswag_score(h));
     }
@@ -623,8 +581,7 @@ static void gpt2_answer(GPT2 *model, Answers *answers) {
 }
 
 #ifndef TESTING  // tests include this file and define main
-// --------
-// a training step
+// -------- a training step
 
 typedef struct {
     GPT2 model;
@@ -699,8 +656,7 @@ static StepResult train_step(Trainer *t) {
     return r;
 }
 
-// --------
-// set-up, the loop, the end
+// -------- set-up, the loop, the end
 
 // Does everything that needs no other rank, so that most mistakes are found before ranks wait for each other.
 static void set_up_alone(Trainer *t) {
@@ -819,7 +775,8 @@ static void train(Trainer *t) {
         const int last = run.step == t->data.steps;
         if (last) {
             zero_check(zero_finish_update(run.z));
-            report_last_step(&t->report);
+            // now, because validation and a save may read files too
+            zero_files_info(run.z, &t->report.files_at_end);
         }
         between_steps(t);
         const int ends = last || stops_here() || stop_is_requested();
@@ -834,14 +791,13 @@ static void train(Trainer *t) {
 }
 
 static void close_plugin(Trainer *t) {
-    if (opt.trace && run.z) write_trace();
+    if (opt.trace && run.z) zero_check(zero_trace_write(run.z, opt.trace));
     run.layers->free();
     zero_destroy(run.z);
     free_tables(&t->model);
 }
 
-// --------
-// modes of the program, chosen by option
+// -------- modes of the program, chosen by option
 
 static int train_model(Trainer *t) {
     set_up_alone(t);
@@ -899,7 +855,7 @@ static StepTime time_step(Trainer *t, const zero_machine *machine) {
         train_step(t);
         after = time_now();
     }
-    if (opt.trace && machine == &machine_of_plan()->plugin) write_trace();
+    if (opt.trace && machine == &machine_of_plan()->plugin) zero_check(zero_trace_write(run.z, opt.trace));
     zero_destroy(run.z);
     run.z = NULL;
     const StepTime took = time_between(&before, &after);

@@ -8,7 +8,6 @@
 #define GPT2_DATALOADER_H
 #include <glob.h>
 #include <stdint.h>
-#include <stdio.h>
 
 typedef struct {
     int rank, ranks, B, T, V;  // tokens are below V

@@ -83,20 +83,14 @@ int hf_config_read(const char *folder, GPT2Config *config) {
 
 // -------- writing
 
-// Returns the text of an object, or NULL if out of memory.
-static char *print_json(const json_t *root) {
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
-    if (text && asprintf(&line, "%s\n", text) < 0) line = NULL;
-    free(text);
-    return line;
-}
-
 int hf_json_write(const char *folder, const char *name, json_t *root) {
-    char path[PATH_MAX], *text = print_json(root);
+    char path[PATH_MAX], *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
     int failed = hf_path(path, sizeof path, folder, name);
-    if (!failed) failed = text ? text_file_write(path, text) : gpt2_fail("%s: no memory for it", path);
+    if (text && asprintf(&line, "%s\n", text) < 0) line = NULL;
+    if (!failed) failed = line ? text_file_write(path, line) : gpt2_fail("%s: no memory for it", path);
     json_decref(root);
     free(text);
+    free(line);
     return failed;
 }
 

@@ -56,15 +56,13 @@ static SafeFile *file_named(Folder *f, const char *name) {
     return NULL;
 }
 
-static int is_plain_name(const char *name) { return *name && *name != '.' && !strchr(name, '/'); }
-
 // map: tensor -> file.
 static int add_files_of(Folder *f, const json_t *map) {
     const char *tensor;
     json_t *value;
     json_object_foreach((json_t *)map, tensor, value) {
         const char *name = json_string_value(value);
-        if (!name || !is_plain_name(name))
+        if (!name || !*name || *name == '.' || strchr(name, '/'))
             return gpt2_fail("%s/%s: the file of \"%.200s\" must be a name in the folder", f->folder,
                              HF_INDEX, tensor);
         if (!file_named(f, name) && add_file(f, name)) return -1;

@@ -106,21 +106,16 @@ static int print_merges(FILE *f, const Vocabulary *v) {
     return 0;
 }
 
-static int print_all(FILE *f, const Tokenizer *t) {
+static int write_merges(const char *path, const Tokenizer *t) {
+    char *text = NULL;
+    size_t bytes;
     Vocabulary v;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f) return gpt2_fail("%s: no memory for it", path);
     int failed = vocabulary_init(&v, t);
     if (!failed) failed = print_merges(f, &v);
     vocabulary_free(&v);
     if (ferror(f) && !failed) failed = gpt2_fail("no memory for the merges");
-    return failed;
-}
-
-static int write_merges(const char *path, const Tokenizer *t) {
-    char *text = NULL;
-    size_t bytes;
-    FILE *f = open_memstream(&text, &bytes);
-    if (!f) return gpt2_fail("%s: no memory for it", path);
-    int failed = print_all(f, t);
     if (fclose(f) && !failed) failed = gpt2_fail("%s: no memory for it", path);
     if (!failed) failed = text_file_write(path, text);
     free(text);

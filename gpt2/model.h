@@ -151,7 +151,6 @@ size_t gpt2_to_dtype(gpt2_dtype dtype, float *values, int64_t n);
 // in order, with all layers of each. Opening one checks magic, version, sizes and the exact length.
 int gpt2_file_open(const char *path, GPT2Stored *stored);
 int64_t gpt2_file_bytes(const GPT2Config *config, gpt2_dtype dtype);  // the exact length
-int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype);
 // Writes path atomically: temporary name, fsync, rename; removes the temporary file on failure.
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx);

@@ -18,7 +18,14 @@ typedef struct {
     int64_t begin[NUM_PARAMETER_TENSORS];  // in the file, bytes
 } ModelFile;
 
-static int parse_header(const char *path, const int32_t *header, GPT2Config *config, gpt2_dtype *dtype) {
+int64_t gpt2_file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
+    return HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
+}
+
+// Checks everything except the values.
+static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
+    int32_t header[256];
+    if (disk_read_header(fd, path, bytes, "model file", MAGIC, header)) return -1;
     if (header[1] != VERSION_F32 && header[1] != VERSION_BF16)
         return gpt2_fail("%s: model version %d, expected %d (fp32) or %d (bf16)", path, header[1],
                          VERSION_F32, VERSION_BF16);
@@ -29,18 +36,7 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
                             .num_heads = header[5],
                             .channels = header[6],
                             .padded_vocab_size = header[7] };
-    return gpt2_config_check(config, path);
-}
-
-int64_t gpt2_file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
-    return HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
-}
-
-// Checks everything except the values.
-static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
-    int32_t header[256];
-    if (disk_read_header(fd, path, bytes, "model file", MAGIC, header)) return -1;
-    if (parse_header(path, header, config, dtype)) return -1;
+    if (gpt2_config_check(config, path)) return -1;
     int64_t expected = gpt2_file_bytes(config, *dtype);
     if (bytes == expected) return 0;
     return gpt2_fail("%s: %lld bytes, but its header describes %lld: the file is %s", path, (long long)bytes,
@@ -84,15 +80,6 @@ int gpt2_file_open(const char *path, GPT2Stored *stored) {
     stored->dtype = m->dtype;
     if (failed) gpt2_stored_close(stored);
     return failed;
-}
-
-int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype) {
-    GPT2Stored stored;
-    if (gpt2_file_open(path, &stored)) return -1;
-    *config = stored.config;
-    *dtype = stored.dtype;
-    gpt2_stored_close(&stored);
-    return 0;
 }
 
 // -------- writing a file, or comparing it with what would be written

@@ -75,8 +75,7 @@ void make_folder(void) {
         die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
 }
 
-// --------
-// one folder for all ranks
+// -------- one folder for all ranks
 
 // NFS may show a new file late. The other ranks wait in the meantime, so this polls for at most half of their
 // timeout.
@@ -124,8 +123,7 @@ void check_one_folder(void) {
     zero_check(rc);
 }
 
-// --------
-// the lock
+// -------- the lock
 
 #define LOCK_FILE "run.lock"
 

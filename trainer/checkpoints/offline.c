@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../../gpt2/gpt2_error.h"
 #include "../../gpt2/hf.h"
 #include "../../llmc_zero/zero.h"
@@ -16,8 +15,7 @@
 #include "saved_model.h"
 #include "saved_run.h"
 
-// --------
-// --verify
+// -------- --verify
 
 static void print_good(void *ctx, const char *file, int64_t bytes) {
     print0("%s: good, %lld bytes\n", file, (long long)bytes);
@@ -100,8 +98,7 @@ int verify(const char *path) {
     return bad ? print_bad() : EXIT_SUCCESS;
 }
 
-// --------
-// --export
+// -------- --export
 
 static int ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);
@@ -134,17 +131,15 @@ static void check_options(void) {
         die("option --to %s: already exists; nothing is overwritten", opt.export_to);
 }
 
-static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
-
 // Returns the path of --export, or of the newest checkpoint in it.
 static const char *find_source(void) {
     static Listing l;
-    require_file("--export", opt.export_from);
-    if (!is_run(opt.export_from)) return opt.export_from;
-    l = checkpoints_in("--export", opt.export_from);
+    const char *path = opt.export_from;
+    require_file("--export", path);
+    if (!is_folder(path) || is_checkpoint(path) || hf_is_folder(path)) return path;
+    l = checkpoints_in("--export", path);
     if (!l.newest)
-        die("option --export %s: this folder has neither a complete checkpoint nor model.safetensors",
-            opt.export_from);
+        die("option --export %s: this folder has neither a complete checkpoint nor model.safetensors", path);
     return l.newest->path;
 }
 

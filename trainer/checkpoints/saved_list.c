@@ -11,8 +11,7 @@
 #include "../options/options.h"
 #include "../running/run.h"
 
-// --------
-// names
+// -------- names
 
 // Returns the number in PREFIX%08dEND, or -1 for any other name.
 static int step_in(const char *name, const char *prefix, const char *end) {
@@ -51,14 +50,7 @@ int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
 
 int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "manifest.json")); }
 
-// --------
-// the contents of a folder
-
-static void add_found(Listing *l, const Found *f) {
-    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
-    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
-    l->found[l->n++] = *f;
-}
+// -------- the contents of a folder
 
 // The model file is written after the manifest and removed before it, so a model file without a manifest
 // means damage. Both may have appeared since the first look, so this looks twice.
@@ -78,7 +70,9 @@ static void add_entry(Listing *l, const char *name) {
     path_in(f.path, l->folder, "%s", name);
     look_at(&f);
     l->had_some |= f.damaged;
-    add_found(l, &f);
+    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
+    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
+    l->found[l->n++] = f;
 }
 
 // Neither step is negative.
@@ -103,8 +97,7 @@ int checkpoint_is_damaged(const Found *f) {
     return gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
 }
 
-// --------
-// removing
+// -------- removing
 
 // A missing file is not an error.
 static void remove_file(const char *path) {

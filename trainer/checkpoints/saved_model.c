@@ -12,8 +12,7 @@
 #include "saved_list.h"
 #include "saved_run.h"
 
-// --------
-// values
+// -------- values
 
 typedef struct {
     zero_checkpoint *from;
@@ -74,8 +73,7 @@ model_state model_file_check(const char *path) {
     return !differs ? MODEL_GOOD : is_read ? MODEL_DAMAGED : MODEL_UNCOMPARED;
 }
 
-// --------
-// the newest model file in a folder
+// -------- the newest model file in a folder
 
 const char *model_file_in(const char *folder) {
     static char path[OUTPUT_PATH];
@@ -90,8 +88,7 @@ const char *model_file_in(const char *folder) {
     return taken ? path : NULL;
 }
 
-// --------
-// writing the file
+// -------- writing the file
 
 static struct {
     int begun;  // on all ranks: rank 0 may be writing

@@ -5,8 +5,7 @@
 #ifndef TRAINER_SAVED_MODEL_H
 #define TRAINER_SAVED_MODEL_H
 #include "../../gpt2/model.h"
-// defines: zero_value
-#include "../../llmc_zero/zero.h"
+#include "../../llmc_zero/zero.h"  // zero_value
 
 // Opens a checkpoint's folder. what: ZERO_MASTER, or ZERO_PARAM for the values that its run computed with.
 // stored->dtype is the run's. Returns 0, or -1 with nothing open and gpt2_last_error().

@@ -12,8 +12,7 @@
 enum { VALUE = 300, SHARD_BLOCKS = 4 };
 #define MOST (INT64_C(1) << 40)  // of tokens per step, and of a position
 
-// --------
-// writing
+// -------- writing
 
 // Without the value that failed to allocate, the checkpoint would be incomplete, so this ends the run.
 static void out_of_text(void) { die("out of memory for the checkpoint's description of the run"); }
@@ -85,8 +84,7 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
     return text;
 }
 
-// --------
-// reading
+// -------- reading
 
 static int get_outliers(json_t *from, const char *name, OutlierDetector *d) {
     json_t *values = NULL;
@@ -146,8 +144,7 @@ void saved_run_free(SavedRun *saved) {
     saved->root = NULL;
 }
 
-// --------
-// comparing
+// -------- comparing
 
 // Ends the run because of a difference that makes resuming meaningless. With --resume-anyway only prints it.
 #define REFUSE(fmt, ...)                                                   \

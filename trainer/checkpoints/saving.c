@@ -13,8 +13,7 @@
 #include "saved_model.h"
 #include "../running/signals.h"
 
-// --------
-// the checkpoint that a run resumes from
+// -------- the checkpoint that a run resumes from
 
 static struct {
     Listing in;     // the checkpoints in -o
@@ -118,8 +117,7 @@ int checkpoint_to_resume(int has_logs) {
     return chosen.step;
 }
 
-// --------
-// room for future checkpoints
+// -------- room for future checkpoints
 
 // Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
 static double bytes_of_checkpoint(const GPT2 *model, const TrainingData *data, double block) {
@@ -167,8 +165,7 @@ void check_room(const GPT2 *model, const TrainingData *data) {
         n > 1 ? ", lower -nk" : "");
 }
 
-// --------
-// the checkpoint that a failed run falls back to
+// -------- the checkpoint that a failed run falls back to
 
 static int last_step = -1;  // of the last checkpoint saved or resumed
 
@@ -193,33 +190,26 @@ void check_last_update(void) {
     die_after_failure(zero_last_failure());
 }
 
-// --------
-// reading
+// -------- reading
 
 // Reads the position from the loaded text, because the files may have been replaced since the checkpoint was
 // chosen.
-static void take_state(char *text, TrainerState *state) {
-    saved_run_free(&chosen.saved);
-    gpt2_check(saved_run_read(&chosen.saved, text, chosen.path));
-    free(text);
-    *state = chosen.saved.state;
-    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
-    last_step = chosen.step;
-}
-
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     char *text = NULL;
     saved_run_compare(&chosen.saved, chosen.path, model, data);
     const int rc = zero_load(run.z, chosen.path, &text);
     if (rc == ZERO_ERR_IO && !chosen.elsewhere) die_of_plugin(zero_last_failure(), way_on(chosen.step - 1));
     zero_check(rc);
-    take_state(text, state);
-    if (chosen.elsewhere) return;
-    model_file_begin(chosen.step, 1);  // it may be missing
+    saved_run_free(&chosen.saved);
+    gpt2_check(saved_run_read(&chosen.saved, text, chosen.path));
+    free(text);
+    *state = chosen.saved.state;
+    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
+    last_step = chosen.step;
+    if (!chosen.elsewhere) model_file_begin(chosen.step, 1);  // it may be missing
 }
 
-// --------
-// saving
+// -------- saving
 
 int checkpoint_is_elsewhere(void) { return chosen.elsewhere; }
 

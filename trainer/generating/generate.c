@@ -10,8 +10,7 @@
 #include "../running/report.h"
 #include "../running/run.h"
 
-// --------
-// rows
+// -------- rows
 
 void generation_begin(Generation *g, const GPT2 *model) {
     const int tokens = model->B * model->T;
@@ -40,15 +39,7 @@ void generation_end(Generation *g) {
     free(g->pass.spans);
 }
 
-// --------
-// passes
-
-// A row longer than T drops its first tokens. That shifts all positions, so the cache must be rebuilt.
-static void slide(GenerationRow *row, int T) {
-    if (row->length - row->first <= T) return;
-    row->first = row->length - T;
-    row->cached = 0;
-}
+// -------- passes
 
 // Computes a cached position again: a rank whose rows are complete takes part in the passes for those of
 // other ranks.
@@ -67,7 +58,11 @@ int generation_next(Generation *g) {
     for (int r = 0; r < g->n_rows; r++) {
         GenerationRow *row = &g->rows[r];
         if (row->length == row->total) continue;
-        slide(row, g->T);
+        // A row longer than T drops its first tokens. That shifts all positions, so the cache is rebuilt.
+        if (row->length - row->first > g->T) {
+            row->first = row->length - g->T;
+            row->cached = 0;
+        }
         int n = row->length - row->first - row->cached;
         memcpy(p->tokens + p->n, row->tokens + row->first + row->cached, n * sizeof *p->tokens);
         p->spans[p->n_spans++] = (layers_span){ r, row->cached, n, p->n, row->begin, row->room };
@@ -78,8 +73,7 @@ int generation_next(Generation *g) {
     return 1;
 }
 
-// --------
-// sampling
+// -------- sampling
 
 static int likeliest(const float *logits, int V) {
     int best = 0;
@@ -111,8 +105,7 @@ void print_token(const Tokenizer *tokenizer, int token) {
     fflush(stdout);  // print0 notices a failure
 }
 
-// --------
-// the prompts: prompt i is row i / ranks of rank i % ranks
+// -------- the prompts: prompt i is row i / ranks of rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
@@ -123,23 +116,18 @@ static int answer_length(const Answers *a, int n) {
     return opt.sample_tokens < room ? opt.sample_tokens : room;
 }
 
-// Every rank must take part in every pass. A rank without a prompt answers the first one and discards the
-// answer.
-static int rows_of_rank(const Prompts *p) {
-    const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
-    return rows ? rows : 1;
-}
-
 static int prompt_of_row(const Prompts *p, int row) {
     int prompt = row * run.ranks + run.rank;
     return prompt < p->n ? prompt : 0;
 }
 
-// Sizes the passes and the cache.
+// Sizes the passes and the cache. Every rank must take part in every pass. A rank without a prompt answers
+// the first one and discards the answer.
 static void describe_rows(const Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
+    const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
     long long tokens = 0, positions = 0;
-    model->cache_rows = rows_of_rank(p);
+    model->cache_rows = rows ? rows : 1;
     for (int row = 0; row < model->cache_rows; row++) {
         const int n = length_of(p, prompt_of_row(p, row));
         tokens += n;
@@ -203,8 +191,7 @@ void answers_passed(Answers *a) {
     a->prefilled_s = now();
 }
 
-// --------
-// the answers
+// -------- the answers
 
 static void print_answer(const Answers *a, int i, const int *answer) {
     const Prompts *p = &a->prompts;
@@ -247,8 +234,7 @@ static void show_answers(const Answers *a) {
     if (writes) write_to_output("answers.jsonl", &t);
 }
 
-// --------
-// speed
+// -------- speed
 
 // Passes of one kind, on all ranks.
 typedef struct {
@@ -328,8 +314,7 @@ void answers_end(Answers *a, const GPT2 *model) {
     generation_end(&a->generation);
 }
 
-// --------
-// one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
+// -------- one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     Prompts *p = &a->prompts;

@@ -9,12 +9,10 @@
 #ifndef TRAINER_GENERATE_H
 #define TRAINER_GENERATE_H
 #include <stdint.h>
-// defines: layers_span
-#include "../../gpt2/layers.h"
+#include "../../gpt2/layers.h"  // layers_span
 #include "../../gpt2/tokenizer.h"
 #include "../running/activations.h"
-// defines: Prompts
-#include "prompts.h"
+#include "prompts.h"  // Prompts
 
 typedef struct {
     int *tokens;      // (total)
@@ -58,11 +56,10 @@ void generation_choose(Generation *g);
 // Prints a token as text or, without a tokenizer, as a number.
 void print_token(const Tokenizer *tokenizer, int token);
 
-// --------
-// A run that answers prompts and trains nothing. An answer has -g tokens, but ends at the model's last
-// position. The prompts of a file are divided among the ranks. All rows of a rank form one batch, so each
-// layer is gathered once per pass for all of them. All ranks together answer prompts that arrive one at a
-// time.
+// -------- a run that answers prompts and trains nothing
+// An answer has -g tokens, but ends at the model's last position. The prompts of a file are divided among the
+// ranks. All rows of a rank form one batch, so each layer is gathered once per pass for all of them. All
+// ranks together answer prompts that arrive one at a time.
 
 typedef struct {
     Tokenizer tokenizer;

@@ -12,8 +12,7 @@
 #include "../options/options.h"
 #include "../running/run.h"
 
-// --------
-// tokens of a prompt
+// -------- tokens of a prompt
 
 // Returns "option --prompts FILE: line 3", valid until the next call.
 static const char *where(int line) {
@@ -68,15 +67,7 @@ static int read_prompt(const Prompts *p, const char *text, size_t bytes, int num
     return n ? n : 1;
 }
 
-static Bpe *encoder_of(const Tokenizer *tokenizer) {
-    Bpe *bpe = NULL;
-    if (tokenizer->vocab_size && bpe_create(&bpe, tokenizer))
-        die("options --prompt and --prompts: text cannot be encoded: %s", gpt2_last_error());
-    return bpe;
-}
-
-// --------
-// all prompts at once
+// -------- all prompts at once
 
 static int count_lines(const char *text) {
     int n = 0;
@@ -134,7 +125,8 @@ static void read_argument(Prompts *p) {
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
     const int waits = prompts_arrive() && !opt.prompt;  // for lines of standard input
     *p = (Prompts){ .eot_token = tokenizer->eot_token, .V = V, .T = T };
-    if (run.rank == 0 || !waits) p->bpe = encoder_of(tokenizer);
+    if ((run.rank == 0 || !waits) && tokenizer->vocab_size && bpe_create(&p->bpe, tokenizer))
+        die("options --prompt and --prompts: text cannot be encoded: %s", gpt2_last_error());
     if (waits) {
         allocate(p, T, 1);
         add_prompt(p, 0, T);
@@ -152,8 +144,7 @@ void prompts_free(Prompts *p) {
     free(p->lines);
 }
 
-// --------
-// lines of standard input, read without stdio, which cannot report whether its buffer has a complete line
+// -------- lines of standard input, without stdio, which cannot report whether its buffer has a whole line
 
 static struct {
     char *text;
@@ -194,8 +185,7 @@ static const char *next_line(double seconds, size_t *bytes) {
     return input.text;
 }
 
-// --------
-// one after the other
+// -------- one after the other
 
 // Returns the number of tokens in the next line; 0: no line yet, or one that cannot be answered; -1: the
 // input has ended.

@@ -2,8 +2,7 @@
 // --prompt, or the lines of standard input as they arrive.
 #ifndef TRAINER_PROMPTS_H
 #define TRAINER_PROMPTS_H
-// defines: Bpe
-#include "../../gpt2/bpe.h"
+#include "../../gpt2/bpe.h"  // Bpe
 #include "../../gpt2/tokenizer.h"
 
 // An empty prompt becomes the end-of-text token, so its answer starts a new text.

@@ -7,8 +7,7 @@
 
 enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 
-// --------
-// the reasons
+// -------- the reasons
 
 typedef struct {
     const char *name, *note;
@@ -88,8 +87,7 @@ static int write_reason(const char *name, const Option *o, char *text) {
     return derived != NULL;
 }
 
-// --------
-// the settings
+// -------- the settings
 
 typedef struct {
     const char *name;  // as in zero_config, or "trainer.lr"; NULL after the last
@@ -132,8 +130,7 @@ static const Setting *table(void) {
     return rows;
 }
 
-// --------
-// printing
+// -------- printing
 
 // Prints the keys without effect, and remarks on keys that set no row of the table. end_if_refused prints the
 // refused ones.

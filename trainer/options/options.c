@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../running/run.h"
 
 Options opt;
@@ -28,8 +27,7 @@ Option option_table[] = {
 };
 const int num_options = sizeof option_table / sizeof *option_table;
 
-// --------
-// options and settings
+// -------- options and settings
 
 // Returns 1 if the option sets this setting, the first `length` bytes of `name`.
 static int decides(const Option *o, const char *name, size_t length) {
@@ -60,8 +58,7 @@ const Option *option_of_setting(const char *setting) {
     return NULL;
 }
 
-// --------
-// --help
+// -------- --help
 
 // Prints "none, cpu, nvme (default none)", unless the help text already has it.
 static void print_default(const Option *o) {
@@ -120,15 +117,7 @@ static void usage(void) {
         "128 + N: ended by signal N.\n");
 }
 
-// --------
-// the command line
-
-// Returns the option with this name, whose length is n, or NULL.
-static const Option *find_option(const char *name, size_t n) {
-    for (const Option *o = option_table; o < option_table + num_options; o++)
-        if (o->kind != HEADING && strlen(o->name) == n && !memcmp(o->name, name, n)) return o;
-    return NULL;
-}
+// -------- the command line
 
 // Returns the least distance of `name` from the last parts of the option's settings, or `best` if that is
 // less.
@@ -161,12 +150,13 @@ static const Option *nearest_option(const char *name, size_t n) {
     return nearest;
 }
 
+// Returns the option with this name, whose length is n.
 static const Option *known_option(const char *name, size_t n) {
-    const Option *o = find_option(name, n), *nearest = o ? NULL : nearest_option(name, n);
-    if (!o && nearest)
-        die("unknown option %.*s; the nearest is %s, and --help lists all", (int)n, name, nearest->name);
-    if (!o) die("unknown option %.*s; --help lists them", (int)n, name);
-    return o;
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->kind != HEADING && strlen(o->name) == n && !memcmp(o->name, name, n)) return o;
+    const Option *nearest = nearest_option(name, n);
+    if (!nearest) die("unknown option %.*s; --help lists them", (int)n, name);
+    die("unknown option %.*s; the nearest is %s, and --help lists all", (int)n, name, nearest->name);
 }
 
 const Option *option_named(const char *name) { return known_option(name, strlen(name)); }
@@ -188,29 +178,17 @@ static Argument argument_at(int argc, char **argv, int i) {
     return (Argument){ o, argv[i + 1], 2 };
 }
 
-static double to_number(const Option *o, const char *text) {
-    char *end;
-    errno = 0;
-    double x = strtod(text, &end);
-    if (end == text || *end || errno || !isfinite(x)) die("option %s: '%s' is not a number", o->name, text);
-    return x;
-}
-
-static void write_plainly(char *text, size_t size, double x) {
-    snprintf(text, size, x == floor(x) && fabs(x) < 1e18 ? "%.0f" : "%.15g", x);
-}
-
+// Sixteen digits print 0.999999 as it is, and the largest whole limit, 1e15, without an exponent.
 void option_range(const Option *o, char *text, size_t size) {
-    char min[32], max[32];
-    write_plainly(min, sizeof min, o->min);
-    write_plainly(max, sizeof max, o->max);
-    snprintf(text, size, "%s to %s", min, max);
+    snprintf(text, size, "%.16g to %.16g", o->min, o->max);
 }
 
 static double parse_number(const Option *o, const char *text) {
-    char range[80];
-    double x = to_number(o, text);
+    char range[80], *end;
+    errno = 0;
+    const double x = strtod(text, &end);
     const int is_default = o->plugin ? x == o->plugin->preset : o->preset && !strcmp(text, o->preset);
+    if (end == text || *end || errno || !isfinite(x)) die("option %s: '%s' is not a number", o->name, text);
     if (o->kind != REAL && x != floor(x)) die("option %s: '%s' is not a whole number", o->name, text);
     option_range(o, range, sizeof range);
     if ((x < o->min || x > o->max) && !is_default)
@@ -238,8 +216,7 @@ void option_set(const Option *o, const char *text) {
     if (o->kind == NOTHING_HERE) print0("option %s %s: no effect (%s)\n", o->name, text, o->help);
 }
 
-// --------
-// values of options
+// -------- values of options
 
 int prompts_arrive(void) { return opt.prompt || (opt.prompts && !strcmp(opt.prompts, "-")); }
 

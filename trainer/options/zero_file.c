@@ -19,8 +19,7 @@ zero_deepspeed_key *zero_file_key(const char *setting) {
     return NULL;
 }
 
-// --------
-// the list of keys that end the run
+// -------- the list of keys that end the run
 
 static Text refusals;  // a line for each
 static int n_refused;
@@ -35,11 +34,6 @@ static void refuse(const zero_deepspeed_key *k, const char *remark) {
     n_refused++;
 }
 
-static void refuse_as_read(const zero_deepspeed *file) {
-    for (const zero_deepspeed_key *k = file->keys; k < file->keys + file->n; k++)
-        if (k->fate == ZERO_KEY_REFUSED) refuse(k, k->remark);
-}
-
 void end_if_refused(int settings_shown) {
     if (!n_refused || (opt.print_config && !settings_shown)) return;
     const char *lines = text_end(&refusals);
@@ -47,13 +41,7 @@ void end_if_refused(int settings_shown) {
     die("option --zero-config: %d keys cannot be honoured:%s", n_refused, lines);
 }
 
-// --------
-// from keys to options
-
-// Returns 1 if the key sets an option. "auto" does not.
-static int sets_an_option(const zero_deepspeed_key *k) {
-    return k->fate == ZERO_KEY_HONOURED && *k->setting && strcmp(k->value, "auto");
-}
+// -------- from keys to options
 
 // Takes a batch setting, which no option sets, since -d counts tokens. Returns 0 for any other setting.
 static int takes_batch(const zero_deepspeed_key *k) {
@@ -108,13 +96,14 @@ void take_zero_file(void) {
         die("option --zero-config: %s", zero_last_error());
     is_read = 1;
     n_refused = 0;
-    refuse_as_read(&contents);
-    for (zero_deepspeed_key *k = contents.keys; k < contents.keys + contents.n; k++)
-        if (sets_an_option(k)) take_key(k);
+    zero_deepspeed_key *const end = contents.keys + contents.n;
+    for (const zero_deepspeed_key *k = contents.keys; k < end; k++)
+        if (k->fate == ZERO_KEY_REFUSED) refuse(k, k->remark);
+    for (zero_deepspeed_key *k = contents.keys; k < end; k++)
+        if (k->fate == ZERO_KEY_HONOURED && *k->setting && strcmp(k->value, "auto")) take_key(k);
 }
 
-// --------
-// the batch
+// -------- the batch
 
 // DeepSpeed's rule: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks,
 // in rows. Any of the first three may be omitted.

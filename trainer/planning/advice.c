@@ -9,14 +9,7 @@
 #include "memory_table.h"
 #include "search.h"
 
-// --------
-// after a run was refused: the cheapest changes
-
-static void list_level(const Search *s, FILE *list, const Bytes *bytes) {
-    fprintf(list, "\n ");
-    write_changes(list, s);
-    write_bytes(list, s, bytes);
-}
+// -------- after a run was refused: the cheapest changes
 
 // Lists the first level that fits, and then the first that needs less of that level's costliest change.
 // Changes of the batch do not count as costly. Returns the number of levels listed.
@@ -26,7 +19,9 @@ static int list_what_fits(Search *s, FILE *list) {
         if (costliest >= 0 && s->level[costliest] >= less_than) continue;
         const Bytes bytes = bytes_of_level(s);
         if (missing(s, &bytes, &tier)) continue;
-        list_level(s, list, &bytes);
+        fprintf(list, "\n ");
+        write_changes(list, s);
+        write_bytes(list, s, &bytes);
         if (costliest >= 0) return 2;
         for (int i = 0; i < BATCHES; i++)
             if (s->level[i]) costliest = i;
@@ -77,8 +72,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     die_of_plugin(&failure, text_end(&text));
 }
 
-// --------
-// --fit: the fastest options
+// -------- --fit: the fastest options
 
 // A set of options: a level of the search.
 typedef struct {
@@ -174,19 +168,14 @@ static void time_choices(Fit *f) {
     for (int i = 0; i < f->n_misses; i++) f->misses[i].seconds = seconds_of(f, &f->misses[i], 0);
 }
 
-static int is_known(const Fit *f, const int level[CHANGES]) {
-    for (int i = 0; i < f->n_fits; i++)
-        if (!memcmp(f->fits[i].level, level, CHANGES * sizeof *level)) return 1;
-    return 0;
-}
-
-// Returns 1 and the choice if it fits and is faster by more than a detail.
+// Returns 1 and the choice if it is new, fits and is faster by more than a detail.
 static int improves(Fit *f, Choice *c, int change, int level) {
     const double detail = 0.002;
     Choice other;
     memcpy(f->s.level, c->level, sizeof c->level);
     f->s.level[change] = level;
-    if (is_known(f, f->s.level)) return 0;
+    for (int i = 0; i < f->n_fits; i++)
+        if (!memcmp(f->fits[i].level, f->s.level, sizeof f->s.level)) return 0;
     other = choice_now(f);
     if (other.missing) return 0;
     other.seconds = seconds_of(f, &other, 0);

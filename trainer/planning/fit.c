@@ -10,8 +10,7 @@
 #include "../running/run.h"
 #include "room.h"
 
-// --------
-// the memory per rank
+// -------- the memory per rank
 
 int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan) {
     const PluginTables *t = &model->tables;
@@ -28,7 +27,7 @@ zero_plan plan_of(const GPT2 *model, const zero_config *config) {
 static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
-    return bytes_planned_on(&plan, ZERO_DEVICE);
+    return bytes_on(plan.lines, plan.n_lines, ZERO_DEVICE);
 }
 
 // Returns the rank's share of its device's memory, used or free.
@@ -64,8 +63,7 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     return taken < device ? device - taken : 0;
 }
 
-// --------
-// the LM head's parts
+// -------- the LM head's parts
 
 enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few, since each part rounds the gradient once more
 
@@ -115,8 +113,7 @@ int plan_layers(GPT2 *model, const zero_config *config) {
     return plan_scratch(model);
 }
 
-// --------
-// --tune: a file of the fastest matmul algorithms
+// -------- --tune: a file of the fastest matmul algorithms
 
 // Broadcasts rank 0's text; the other ranks pass NULL. The caller frees the result.
 static char *text_of_rank_0(char *text) {
@@ -127,41 +124,30 @@ static char *text_of_rank_0(char *text) {
     return text;
 }
 
-// A file's choices are valid for one GPU model and library version.
-static void require_one_gpu(void) {
+// Rank 0 plans first, times the matmuls that the file lacks, and adds them. All ranks use its choices, so
+// that bits depend only on the file. Its choices are valid for one GPU model and library version.
+static void plan_tuned(GPT2 *model) {
     const char *gpu = layers_cuda_card();
     char line[512];
     if (!gpu) die("%s", gpt2_last_error());
     snprintf(line, sizeof line, "GPU and library of --tune = %s", gpu);
     zero_check(zero_require_same(run.z, line));
-}
-
-// Adds rank 0's new timings to the file.
-static void save_tuning(const char *read, const char *tuned) {
-    if (!tuned) die("option --tune: %s", gpt2_last_error());
-    const int changed = strcmp(tuned, read);
-    if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
-    print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
-}
-
-// Rank 0 plans first, and times the matmuls that the file lacks. All ranks use its choices, so that bits
-// depend only on the file.
-static void plan_tuned(GPT2 *model) {
-    require_one_gpu();
     char *text = run.rank == 0 ? text_file_read(opt.tune) : text_of_rank_0(NULL);
     if (!text) die("option --tune: %s", gpt2_last_error());
     gpt2_check(layers_cuda_tune(opt.tune, text, run.rank == 0));
     gpt2_check(plan_scratch(model));
     if (run.rank == 0) {
         char *tuned = layers_cuda_tuned();
-        save_tuning(text, tuned);
+        if (!tuned) die("option --tune: %s", gpt2_last_error());
+        const int changed = strcmp(tuned, text);
+        if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
+        print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
         free(text_of_rank_0(tuned));
     }
     free(text);
 }
 
-// --------
-// the level of recompute
+// -------- the level of recompute
 
 static int gelu_is_fused(gpt2_dtype dt) {
     if (!run.machine) return layers_cuda_gelu_fused(dt);

@@ -74,26 +74,26 @@ static void text(const Source *s, const char *name, char *to, size_t size) {
     snprintf(to, size, "%s", value ? value : s->m->name);
 }
 
-// -------- a GPU: its data sheet, and the part of it that each operation reaches
+// Figures of the plugin's operations, by zero_time.
+static const char *const time_names[ZERO_TIMES] = { "copy",    "clear", "sum",  "squares", "update",
+                                                    "update",  "copy",  "copy", "gather",  "reduce",
+                                                    "between", "share", "read", "write" };
 
-static zero_rate part_of(const Source *s, const char *name, double bytes_per_s) {
-    return (zero_rate){ number(s, "kernel_s", 0), number(s, name, 0) * bytes_per_s };
-}
+// -------- a GPU: its data sheet, and the part of it that each operation reaches
 
 static void read_gpu(const Source *s) {
     Machine *m = s->m;
+    LayersMachine *l = &m->layers;
     zero_rate *of = m->plugin.of;
     const double memory = positive(s, "memory_bytes_per_s", 0), link = number(s, "link_bytes_per_s", 0);
     const double bus = number(s, "bus_bytes_per_s", 0), fixed = number(s, "collective_s", 0);
     const int here = m->ranks_a_host;
     m->device_bytes = number(s, "device_bytes", 0);
-    of[ZERO_TIME_COPY] = part_of(s, "copy", memory);
-    of[ZERO_TIME_CLEAR] = part_of(s, "clear", memory);
-    of[ZERO_TIME_SUM] = part_of(s, "sum", memory);
-    of[ZERO_TIME_SQUARES] = part_of(s, "squares", memory);
-    of[ZERO_TIME_UPDATE] = part_of(s, "update", memory);
+    l->kernel_s = number(s, "kernel_s", 0);
+    for (int i = ZERO_TIME_COPY; i <= ZERO_TIME_UPDATE; i++)
+        of[i] = (zero_rate){ l->kernel_s, number(s, time_names[i], 0) * memory };
     of[ZERO_TIME_HOST_UPDATE] = (zero_rate){ 0, number(s, "host_bytes_per_s", 0) / here };
-    of[ZERO_TIME_TO_HOST] = of[ZERO_TIME_TO_DEVICE] = (zero_rate){ number(s, "kernel_s", 0), bus };
+    of[ZERO_TIME_TO_HOST] = of[ZERO_TIME_TO_DEVICE] = (zero_rate){ l->kernel_s, bus };
     of[ZERO_TIME_GATHER] = (zero_rate){ fixed, number(s, "gather_part", 0) * link };
     of[ZERO_TIME_REDUCE] = (zero_rate){ fixed, number(s, "reduce_part", 0) * link };
     of[ZERO_TIME_BETWEEN] = (zero_rate){ number(s, "network_s", 0), number(s, "network_bytes_per_s", 0) };
@@ -105,7 +105,6 @@ static void read_gpu(const Source *s) {
     m->nccl_bytes = number(s, "nccl_bytes", 0);
     m->nccl_peer_bytes = number(s, "nccl_peer_bytes", 0);
     m->gelu_fused = number(s, "gelu_fused", 0) > 0;
-    LayersMachine *l = &m->layers;
     for (int dtype = 0; dtype < 3; dtype++) {
         m->peak_flops[dtype] = number(s, "peak_flops", dtype);
         m->best_flops[dtype] = positive(s, "flops", dtype);
@@ -113,7 +112,6 @@ static void read_gpu(const Source *s) {
     }
     for (int layer = 0; layer < TIMED_LAYERS; layer++) l->reaches[layer] = positive(s, timed_names[layer], 0);
     l->bytes_per_s = memory;
-    l->kernel_s = number(s, "kernel_s", 0);
     l->device_bytes = (size_t)m->device_bytes;
     l->bus_bytes_per_s = bus;
     l->workspace_bytes = (size_t)number(s, "workspace_bytes", 0);
@@ -162,9 +160,6 @@ static void read_samples(const Source *s, const json_t *list, double slower) {
 }
 
 static void read_cpu(const Source *s, int threads) {
-    static const char *const names[ZERO_TIMES] = { "copy",    "clear", "sum",  "squares", "update",
-                                                   "update",  "copy",  "copy", "gather",  "reduce",
-                                                   "between", "share", "read", "write" };
     Machine *m = s->m;
     const int here = m->ranks_a_host, cores = (int)positive(s, "cores", 0);
     m->threads = threads ? threads : here < cores ? cores / here : 1;
@@ -176,9 +171,9 @@ static void read_cpu(const Source *s, int threads) {
         const double share = is_disk ? here : i == ZERO_TIME_BETWEEN ? 1 : slower;
         double more = 1;  // threads than measured
         if (i < ZERO_TIME_GATHER)
-            more = (double)m->threads / with_threads(s, names[i], m->threads, is_alone, name);
+            more = (double)m->threads / with_threads(s, time_names[i], m->threads, is_alone, name);
         else
-            snprintf(name, sizeof name, "%s", names[i]);
+            snprintf(name, sizeof name, "%s", time_names[i]);
         m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share * more };
     }
     m->plugin.turn_s = number_or(s, "turn_s", 3e-3);
@@ -204,52 +199,42 @@ static int split_name(const char *name, char *first, size_t size) {
     return (int)n;
 }
 
-static void list_names(const json_t *table, char *names, size_t size) {
-    const char *key;
-    json_t *row;
-    *names = 0;
-    json_object_foreach((json_t *)table, key, row) {
-        const size_t used = strlen(names);
-        if (json_object_get(row, "title")) snprintf(names + used, size - used, "%s%s", used ? ", " : "", key);
-    }
-}
-
-static json_t *load_file(const char *path) {
+// path: NULL: the table.
+static json_t *load(const char *path) {
     json_error_t error;
-    json_t *row = json_load_file(path, 0, &error);
-    if (!row && error.line < 0) die("option --machine %s: %s", path, error.text);
-    if (!row) die("option --machine %s: line %d: %s", path, error.line, error.text);
-    return row;
-}
-
-static json_t *load_table(void) {
-    json_error_t error;
-    json_t *table = json_loads(machine_table, 0, &error);
-    if (!table) die("machines.json, line %d: %s", error.line, error.text);
-    return table;
+    json_t *root = path ? json_load_file(path, 0, &error) : json_loads(machine_table, 0, &error);
+    if (!root && !path) die("machines.json, line %d: %s", error.line, error.text);
+    if (!root && error.line < 0) die("option --machine %s: %s", path, error.text);
+    if (!root) die("option --machine %s: line %d: %s", path, error.line, error.text);
+    return root;
 }
 
 // Sets s->row, and returns the number of ranks a host that the name asks for; 0: none.
 static int find_row(Source *s, const char *name) {
-    char first[64], names[256];
+    char first[64], names[256] = "";
+    const char *key;
+    json_t *row;
     s->row = json_object_get(s->table, name);
     if (s->row) return 0;
     if (strchr(name, '.')) {
-        s->row = s->file = load_file(s->of = name);
+        s->row = s->file = load(s->of = name);
         return 0;
     }
     const int each = split_name(name, first, sizeof first);
     if (each) s->row = json_object_get(s->table, first);
-    list_names(s->table, names, sizeof names);
-    if (!s->row)
-        die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
-            "such as make calibrate writes",
-            name, names);
-    return each;
+    if (s->row) return each;
+    json_object_foreach((json_t *)s->table, key, row) {
+        const size_t used = strlen(names);
+        if (json_object_get(row, "title"))
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
+    }
+    die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
+        "such as make calibrate writes",
+        name, names);
 }
 
 void machine_find(Machine *m, const char *name, int ranks, int ranks_a_host, int threads) {
-    Source s = { .table = load_table(), .of = "machines.json", .m = m };
+    Source s = { .table = load(NULL), .of = "machines.json", .m = m };
     char kind[64];
     *m = (Machine){ .ranks_a_host = 1 };
     snprintf(m->name, sizeof m->name, "%s", name);

@@ -43,13 +43,6 @@ MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
     return t;
 }
 
-size_t bytes_in_table(const MemoryTable *t, zero_tier tier) {
-    size_t bytes = 0;
-    for (int i = 0; i < t->n; i++)
-        if (t->lines[i].tier == tier) bytes += t->lines[i].bytes;
-    return bytes;
-}
-
 void write_table(FILE *f, const MemoryTable *t) {
     static const char *const tiers[] = { "device", "host", "nvme" };
     for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++) {

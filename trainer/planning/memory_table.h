@@ -13,8 +13,6 @@ typedef struct {
 // Returns the lines that a run with this plan would print. On a GPU of --machine also those of memory that a
 // run finds taken: they are estimates, and their names say so.
 MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan);
-// Returns the sum of the lines on a tier.
-size_t bytes_in_table(const MemoryTable *t, zero_tier tier);
 // Prints the table, with the plan's formula next to the sum of the model states.
 void print_table(const MemoryTable *t, const zero_plan *plan);
 // Writes the lines as a JSON array.

@@ -9,20 +9,16 @@
 
 static const char *truth(int is_true) { return is_true ? "true" : "false"; }
 
-// Bytes of a place: what a rank needs, and what it has there; null: not known.
-static void write_place(FILE *f, const char *name, size_t needed, size_t room) {
-    fprintf(f, "  \"%s\": {\"needed\": %zu, \"available\": ", name, needed);
-    fprintf(f, room < SIZE_MAX ? "%zu" : "null", room);
-    fprintf(f, ", \"fits\": %s},\n", truth(needed <= room));
-}
-
+// Writes what a rank needs in each place, and what it has there; null: not known.
 static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room) {
     static const char *const places[] = { "device", "host", "disk" };
     int fits = 1;
     for (int i = 0; i < PLACES; i++) {
-        size_t needed = bytes_in_table(t, i);
-        write_place(f, places[i], needed, room->on[i]);
-        fits &= needed <= room->on[i];
+        const size_t needed = bytes_on(t->lines, t->n, i), available = room->on[i];
+        fprintf(f, "  \"%s\": {\"needed\": %zu, \"available\": ", places[i], needed);
+        fprintf(f, available < SIZE_MAX ? "%zu" : "null", available);
+        fprintf(f, ", \"fits\": %s},\n", truth(needed <= available));
+        fits &= needed <= available;
     }
     fprintf(f, "  \"fits\": %s,\n  \"memory\": ", truth(fits));
     write_table(f, t);
@@ -35,28 +31,19 @@ static void write_times(FILE *f, const GPT2 *model, double tokens, const StepTim
             share_of_peak(model, tokens, times), share_busy(times, NETWORK), share_exposed(times, NETWORK));
 }
 
-// The room is that of the plan, so what a GPU's libraries take is added again.
-static Bytes whole_room(const zero_config *config) {
-    Bytes room;
-    zero_check(find_room(&room, config));
-    if (room.on[ZERO_DEVICE] < SIZE_MAX)
-        room.on[ZERO_DEVICE] += bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
-    return room;
-}
-
-static int64_t sent_in_step(const zero_traffic *t) {
-    return t->all_gather[ZERO_FOR_STEP] + t->reduce_scatter[ZERO_FOR_STEP] + t->other[ZERO_FOR_STEP] +
-           t->other[ZERO_FOR_SCALARS];
-}
-
 void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *times) {
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.rank = 0;
     const zero_plan plan = plan_of(model, &config);
     const MemoryTable table = table_of_plan(model, &plan);
-    const Bytes room = whole_room(&config);
     const double tokens = (double)model->B * model->T * run.ranks * micro_batches;
+    const zero_traffic *sent = &plan.traffic;
+    Bytes room;
     Text text;
+    zero_check(find_room(&room, &config));
+    // The room is that of the plan, so what a GPU's libraries take is added again.
+    if (room.on[ZERO_DEVICE] < SIZE_MAX)
+        room.on[ZERO_DEVICE] += bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
     if (run.rank > 0) return;
     text_begin(&text);
     fprintf(text.f, "{\n  \"machine\": ");
@@ -66,7 +53,9 @@ void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *time
     write_memory(text.f, &table, &room);
     write_times(text.f, model, tokens, times);
     fprintf(text.f, "  \"sent_bytes\": %lld,\n  \"disk_bytes\": %lld\n}\n",
-            (long long)sent_in_step(&plan.traffic), (long long)(plan.file_read + plan.file_written));
+            (long long)(sent->all_gather[ZERO_FOR_STEP] + sent->reduce_scatter[ZERO_FOR_STEP] +
+                        sent->other[ZERO_FOR_STEP] + sent->other[ZERO_FOR_SCALARS]),
+            (long long)(plan.file_read + plan.file_written));
     make_folder();
     write_to_output("plan.json", &text);
 }

@@ -11,8 +11,7 @@
 #include "../running/machine.h"
 #include "../running/run.h"
 
-// --------
-// the process
+// -------- the process
 
 // A step allocates nothing, so threads need not allocate at the same time.
 void use_one_arena(void) {
@@ -55,13 +54,12 @@ size_t bytes_beside(const zero_config *config) {
            threads_to_come(config, has_checkpoints) * stack_bytes();
 }
 
-// --------
-// a plan, and what is held
+// -------- a plan, and what is held
 
-size_t bytes_planned_on(const zero_plan *plan, zero_tier tier) {
+size_t bytes_on(const zero_memory_line *lines, int n, zero_tier tier) {
     size_t bytes = 0;
-    for (int i = 0; i < plan->n_lines; i++)
-        if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
+    for (int i = 0; i < n; i++)
+        if (lines[i].tier == tier) bytes += lines[i].bytes;
     return bytes;
 }
 
@@ -73,8 +71,7 @@ size_t bytes_held_on(zero_tier tier) {
     return bytes;
 }
 
-// --------
-// what is available
+// -------- what is available
 
 // Before the plugin exists, a rank counts only itself.
 int ranks_on_device(void) {

@@ -9,9 +9,9 @@ typedef struct {
     size_t on[PLACES];  // indexed by zero_tier
 } Bytes;
 
-// Returns a plan's bytes on a tier, without NCCL's device memory, because that is unknown until NCCL
-// connects.
-size_t bytes_planned_on(const zero_plan *plan, zero_tier tier);
+// Returns the bytes on a tier of some lines. Those of a plan leave out NCCL's device memory, which is unknown
+// until NCCL connects.
+size_t bytes_on(const zero_memory_line *lines, int n, zero_tier tier);
 // Returns the bytes that this rank holds on a tier; 0 before the plugin exists.
 size_t bytes_held_on(zero_tier tier);
 // Returns 0 with the bytes still available for the plan and activations of a rank on the settings' device, or

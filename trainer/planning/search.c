@@ -45,8 +45,7 @@ size_t missing(const Search *s, const Bytes *bytes, int *tier) {
     return most;
 }
 
-// --------
-// the options of a level
+// -------- the options of a level
 
 // Returns the *down-th divisor of n below n, or 1 if n has fewer; *down is then the number missing.
 static int divisor_below(int n, int *down) {
@@ -99,16 +98,7 @@ static int set_options(const Search *s) {
     return set_tiers(s);
 }
 
-static int is_power_of_two(int n) { return !(n & (n - 1)); }
-
-// Returns 0 if the number of micro-batches does not permit these options.
-static int micro_batches_suit(const Search *s, int micro_batches) {
-    if (opt.any_ranks && !is_power_of_two(micro_batches)) return 0;
-    return micro_batches > 1 || !s->level[ACCUMULATE];
-}
-
-// --------
-// the memory of a level
+// -------- the memory of a level
 
 static int doublings(int n) {
     int doublings = 0;
@@ -120,7 +110,7 @@ static Bytes plan_of_level(const Search *s, const zero_config *config) {
     Bytes b;
     zero_plan plan;
     if (try_plan(&s->model, config, &plan)) return nowhere;
-    for (int tier = 0; tier < PLACES; tier++) b.on[tier] = bytes_planned_on(&plan, tier);
+    for (int tier = 0; tier < PLACES; tier++) b.on[tier] = bytes_on(plan.lines, plan.n_lines, tier);
     if (run.z) zero_plan_info(run.z, &plan);
     if (run.z) b.on[ZERO_DEVICE] += plan.nccl_bytes;  // unknown until the ranks are connected
     return b;
@@ -174,7 +164,8 @@ Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     if (!set_options(s)) return nowhere;
     const zero_config config = config_of_level(s);
-    if (!micro_batches_suit(s, config.micro_batches)) return nowhere;
+    const int A = config.micro_batches;
+    if ((opt.any_ranks && A & (A - 1)) || (A <= 1 && s->level[ACCUMULATE])) return nowhere;
     const size_t beside = bytes_beside(&config);
     s->more = beside > s->beside ? beside - s->beside : 0;
     const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
@@ -196,8 +187,7 @@ Bytes bytes_of_level(Search *s) {
     return bytes;
 }
 
-// --------
-// text
+// -------- text
 
 void write_changes(FILE *f, const Search *s) {
     char before[PATH_MAX], now[PATH_MAX];
@@ -221,8 +211,7 @@ void write_bytes(FILE *f, const Search *s, const Bytes *bytes) {
     fprintf(f, ")");
 }
 
-// --------
-// the levels
+// -------- the levels
 
 int next_level(Search *s) {
     for (int i = 0; i < COARSE; i++) {

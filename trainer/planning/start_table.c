@@ -11,8 +11,7 @@
 
 static const char *plural(int n) { return n == 1 ? "" : "s"; }
 
-// --------
-// lines of a run and of a plan
+// -------- lines of a run and of a plan
 
 static void print_model(const GPT2 *model, int resume_step) {
     print0("model      %s: %lld parameters, %s\n", resume_step >= 0 ? "checkpoint" : opt.model,
@@ -69,8 +68,7 @@ static void print_head(const GPT2 *model) {
     print0("\n");
 }
 
-// --------
-// a run
+// -------- a run
 
 // Prints how attention's backward divides the batch.
 static void print_attention(const GPT2 *model) {
@@ -151,8 +149,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
     print_memory();
 }
 
-// --------
-// a plan: assumptions, and the activations one by one
+// -------- a plan: assumptions, and the activations one by one
 
 static void print_assumptions(const MemoryTable *t) {
     for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++)
@@ -175,8 +172,7 @@ static void print_activations(const GPT2 *model) {
                    mib(activation_pages(model, &table[i])));
 }
 
-// --------
-// a plan: the four stages side by side
+// -------- a plan: the four stages side by side
 
 // Returns "4P + 12P/N", as in the papers; S stands for --param-group.
 static const char *formula_text(const zero_formula *f) {
@@ -190,7 +186,7 @@ static const char *formula_text(const zero_formula *f) {
 
 // Returns the bytes of the part that is not offloaded.
 static size_t bytes_needed(const GPT2 *model, const zero_plan *plan) {
-    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
+    return bytes_on(plan->lines, plan->n_lines, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
 }
 
 // Prints one stage: all memory of a rank at each level of recompute, with a star if it fits into memory.
@@ -238,8 +234,7 @@ static void print_stages(const GPT2 *model, const zero_config *config, const zer
     if (room) print_verdict(model, config, plan, room);
 }
 
-// --------
-// a plan: the machine of --machine
+// -------- a plan: the machine of --machine
 
 static void print_place(const char *name, size_t needed, double available) {
     if (!needed) return;
@@ -254,15 +249,15 @@ static void print_place(const char *name, size_t needed, double available) {
 static void print_places(const MemoryTable *t) {
     const Machine *m = machine_of_plan();
     const int here = run.ranks_on_host;
-    const size_t device = bytes_in_table(t, ZERO_DEVICE), host = here * bytes_in_table(t, ZERO_HOST);
+    const size_t device = bytes_on(t->lines, t->n, ZERO_DEVICE);
+    const size_t host = here * bytes_on(t->lines, t->n, ZERO_HOST);
     print0("%-30s %11s %11s\n", "on this machine, MiB", "needed", "available");
     if (m->is_gpu) print_place("a GPU", device, m->device_bytes);
     print_place("a host's memory", host + (m->is_gpu ? 0 : here * device), m->host_bytes);
-    print_place("a host's disks", here * bytes_in_table(t, ZERO_NVME), m->disk_bytes);
+    print_place("a host's disks", here * bytes_on(t->lines, t->n, ZERO_NVME), m->disk_bytes);
 }
 
-// --------
-// a plan: what a rank sends and moves
+// -------- a plan: what a rank sends and moves
 
 static void print_sent(const zero_plan *plan, int inference) {
     const zero_traffic *all = &plan->traffic, *between = &plan->traffic_between_nodes;

@@ -1,8 +1,6 @@
 #include "step_time.h"
 #include <math.h>
-#include <stdio.h>
 #include "../running/machine.h"
-#include "../running/report.h"
 #include "../running/run.h"
 
 // Waits for nothing, because a step may end while its update goes on.
@@ -35,14 +33,12 @@ zero_machine machine_without(int link) {
     return m;
 }
 
-static double busy_of(const StepTime *t, int link) {
-    double sum = 0;
+double share_busy(const StepTimes *times, int link) {
+    double busy = 0;
     for (int i = 0; i < MOST; i++)
-        if (links[link].of[i]) sum += t->busy[links[link].of[i]];
-    return sum;
+        if (links[link].of[i]) busy += times->is.busy[links[link].of[i]];
+    return busy / times->is.seconds;
 }
-
-double share_busy(const StepTimes *times, int link) { return busy_of(&times->is, link) / times->is.seconds; }
 
 double share_exposed(const StepTimes *times, int link) {
     return fmax(0, 1 - times->without[link] / times->is.seconds);

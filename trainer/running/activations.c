@@ -70,26 +70,22 @@ size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     return bytes;
 }
 
-static void *allocate(const GPT2 *model, int which, const GPT2Activation *a) {
-    const char *purpose = a->on_host ? INPUTS_OF_BLOCKS : which == CACHE ? KEYS_AND_VALUES : "activations";
-    void *memory = zero_alloc(run.z, a->on_host ? ZERO_HOST : ZERO_DEVICE, ZERO_ACTIVATIONS, purpose,
-                              bytes_of(model, a));
-    if (!memory && a->on_host)
-        die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
-    return memory;
-}
-
 int allocate_activations(GPT2 *model) {
     GPT2Activation table[NUM_ACTIVATIONS];
     activation_table(model, table);
     for (int i = 0; i < NUM_ACTIVATIONS; i++) {
-        model->activations[i].layers = table[i].layers;
-        model->activations[i].each = table[i].each;
-        if (!table[i].bytes) continue;
-        void *memory = allocate(model, i, &table[i]);
+        const GPT2Activation *a = &table[i];
+        const char *purpose = a->on_host ? INPUTS_OF_BLOCKS : i == CACHE ? KEYS_AND_VALUES : "activations";
+        model->activations[i].layers = a->layers;
+        model->activations[i].each = a->each;
+        if (!a->bytes) continue;
+        void *memory = zero_alloc(run.z, a->on_host ? ZERO_HOST : ZERO_DEVICE, ZERO_ACTIVATIONS, purpose,
+                                  bytes_of(model, a));
+        if (!memory && a->on_host)
+            die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
         if (!memory) return -1;
         model->activations[i].memory = memory;
-        model->activations[i].stride = stride_of(&table[i]);
+        model->activations[i].stride = stride_of(a);
     }
     void *scratch = zero_alloc(run.z, ZERO_DEVICE, ZERO_ACTIVATIONS, SCRATCH_OF_LAYERS, model->scratch_bytes);
     if (!scratch) return -1;
@@ -107,8 +103,7 @@ void *block_input(const GPT2 *model, int l) {
     return act(model, RESIDUAL3, model->inputs_on_host ? turn_of(model, l) : l - 1);
 }
 
-// --------
-// inputs of blocks on the host
+// -------- inputs of blocks on the host
 
 static int goes_to_host(const GPT2 *model, int l) {
     return model->inputs_on_host && l > 0 && l < model->config.num_layers - (model->at_once == 1);

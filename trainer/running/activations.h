@@ -4,8 +4,7 @@
 #include <stddef.h>
 #include "../../gpt2/layers.h"
 #include "../../gpt2/model.h"
-// defines: zero_tensor, zero_unit
-#include "../../llmc_zero/zero.h"
+#include "../../llmc_zero/zero.h"  // zero_tensor, zero_unit
 
 // The tables that describe the model to the plugin.
 typedef struct {

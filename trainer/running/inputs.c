@@ -18,8 +18,7 @@
 #include "../checkpoints/saving.h"
 #include "../options/zero_file.h"
 
-// --------
-// missing files
+// -------- missing files
 
 // Returns the command that makes files with such a name, or NULL.
 static const char *command_for(const char *path) {
@@ -63,8 +62,7 @@ static void require_shards(const char *option, const char *pattern) {
             option, pattern);
 }
 
-// --------
-// the model and its tokenizer
+// -------- the model and its tokenizer
 
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
@@ -152,24 +150,21 @@ static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int6
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
 
-static void load_stored(const GPT2 *model) {
+void load_values(const GPT2 *model) {
     GPT2Stored stored;
+    if (!gpt2_is_stored(opt.model)) {
+        gpt2_check(gpt2_init(&model->config, receive_values, NULL));
+        if (is_answering(&opt))
+            note0("note: the model %s is untrained: its parameters are random; -e takes a model file or a "
+                  "run's folder\n",
+                  opt.model);
+        return;
+    }
     gpt2_check(gpt2_stored_open(opt.model, &stored));
     if (memcmp(&stored.config, &model->config, sizeof stored.config))
         die("option -e %s: the model's sizes have changed since the run started", opt.model);
     gpt2_check(gpt2_stored_read(&stored, receive_values, NULL));
     gpt2_stored_close(&stored);
-}
-
-void load_values(const GPT2 *model) {
-    if (gpt2_is_stored(opt.model))
-        load_stored(model);
-    else
-        gpt2_check(gpt2_init(&model->config, receive_values, NULL));
-    if (is_answering(&opt) && !gpt2_is_stored(opt.model))
-        note0("note: the model %s is untrained: its parameters are random; -e takes a model file or a run's "
-              "folder\n",
-              opt.model);
 }
 
 static const char *usual_tokenizer(int V) {
@@ -187,14 +182,9 @@ static const char *tokenizer_beside(const char *model) {
     return file_is_there(path) ? path : NULL;
 }
 
-// Returns the file or checkpoint with the run's initial values; NULL: there is none.
-static const char *model_of_run(void) {
-    if (checkpoint_chosen()) return checkpoint_chosen();
-    return gpt2_is_stored(opt.model) ? opt.model : NULL;
-}
-
 const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const char *consequence) {
-    if (!model) model = model_of_run();
+    if (!model) model = checkpoint_chosen();
+    if (!model && gpt2_is_stored(opt.model)) model = opt.model;
     const char *path = opt.tokenizer ? opt.tokenizer : model ? tokenizer_beside(model) : NULL;
     if (!path) path = usual_tokenizer(V);
     int without = opt.tokenizer && !strcmp(opt.tokenizer, "none");
@@ -242,7 +232,7 @@ static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoi
         other_d);
 }
 
-static int is_power_of_two(int n) { return !(n & (n - 1)); }
+// Returns the largest power of two of at most n.
 static int power_below(int n) {
     int power = 1;
     while (power <= n / 2) power *= 2;
@@ -252,14 +242,14 @@ static int power_below(int n) {
 // The ranks' sums are subtrees of the same tree over all micro-batches only if there are powers of two of
 // both.
 static void check_any_ranks(int micro_batches, long long tokens_at_once) {
-    const int ranks = run.ranks, less = power_below(ranks);
-    const long long few = power_below(micro_batches) * tokens_at_once;
-    if (!is_power_of_two(ranks))
-        die("option --any-ranks 1: %d ranks; it needs a power of two: start %d or %d", ranks, less, 2 * less);
-    if (!is_power_of_two(micro_batches))
+    const int ranks = power_below(run.ranks), few = power_below(micro_batches);
+    if (ranks < run.ranks)
+        die("option --any-ranks 1: %d ranks; it needs a power of two: start %d or %d", run.ranks, ranks,
+            2 * ranks);
+    if (few < micro_batches)
         die("option --any-ranks 1: %d micro-batches per step on each rank; it needs a power of two: use -d "
             "%lld or -d %lld",
-            micro_batches, few, 2 * few);
+            micro_batches, few * tokens_at_once, 2LL * few * tokens_at_once);
 }
 
 void data_divide(TrainingData *d, GPT2 *m) {
@@ -322,8 +312,7 @@ void data_close(TrainingData *d) {
     tokenizer_free(&d->tokenizer);
 }
 
-// --------
-// what must be the same on all ranks
+// -------- what must be the same on all ranks
 
 enum { FILE_BLOCKS = 64 };  // blocks read per file, or in total for all shards: 1 MiB
 

@@ -12,8 +12,7 @@
 #include "../../gpt2/fingerprint.h"
 #include "run.h"
 
-// --------
-// ranks
+// -------- ranks
 
 void take_launched_ranks(void) {
     zero_launch launched = zero_launched();
@@ -34,8 +33,9 @@ void check_launched_ranks(void) {
 static const char how_to_start[] = "start the ranks with mpirun -np N, under Slurm with srun --mpi=pmix, or "
                                    "with mpirun inside an sbatch job";
 
-// llm.c's -pi, -pn and -pr. Open MPI connects the ranks and numbers them, so the numbers must be its own.
-static void check_start_options(void) {
+// The ranks are not connected yet, so their numbers come from the launcher's environment. llm.c's -pi, -pn
+// and -pr may only repeat what Open MPI does, which connects the ranks and numbers them.
+static void settle_ranks(void) {
     const zero_start_config *s = &opt.zero.start;
     if (!strcmp(opt.start, "tcp") || !strcmp(opt.start, "fs"))
         die("option -pi %s: Open MPI connects the ranks: %s", opt.start, how_to_start);
@@ -45,17 +45,11 @@ static void check_start_options(void) {
     if (s->rank >= 0 && s->rank != run.rank)
         die("option -pr %d: the launcher made this rank %d of %d: leave -pr out", s->rank, run.rank,
             run.ranks);
-}
-
-// The ranks are not connected yet, so their numbers come from the launcher's environment.
-static void settle_ranks(void) {
-    check_start_options();
     if (opt.plan_ranks) run.ranks = run.ranks_on_host = opt.plan_ranks;
     if (opt.ranks_a_host) run.ranks_on_host = opt.ranks_a_host < run.ranks ? opt.ranks_a_host : run.ranks;
 }
 
-// --------
-// device
+// -------- device
 
 static void refuse_on_cpu(const char *name) {
     char value[PATH_MAX];
@@ -116,8 +110,7 @@ static void settle_device(void) {
     layers_cuda_attention_limit((size_t)opt.attention_mib << 20);
 }
 
-// --------
-// threads
+// -------- threads
 
 static int cores_of_host(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
@@ -161,12 +154,9 @@ static void sleep_if_oversubscribed(char **argv) {
 // On a CPU the progress thread needs a spare core, unless it mostly waits for files. On CUDA the plugin has
 // separate streams, and a thread that waits for other ranks uses little CPU time.
 void settle_overlap(void) {
-    if (run.machine && !on_cuda() && !strcmp(opt.overlap, "auto")) {
-        run.overlap = run.machine->spare_core || opt.zero.offload.params == ZERO_NVME;
-        return;
-    }
-    long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
+    const long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();
+    if (run.machine) spare_core = run.machine->spare_core;
     if (strcmp(opt.overlap, "auto"))
         run.overlap = !strcmp(opt.overlap, "1");
     else
@@ -184,28 +174,24 @@ void settle_machine(char **argv) {
     settle_overlap();
 }
 
-// --------
-// dtype
+// -------- dtype
 
 gpt2_dtype settle_dtype(void) {
-    int bf16_in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
-    gpt2_dtype dtype = GPT2_F32;
+    const int in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
+    const int is_bf16 = !strcmp(opt.dtype, "bf16") || (!strcmp(opt.dtype, "auto") && in_hardware);
     if (!strcmp(opt.dtype, "fp16")) {
         if (!on_cuda() && !opt.print_config) refuse_on_cpu("--dtype");
         return GPT2_F16;
     }
-    if (!strcmp(opt.dtype, "bf16")) dtype = GPT2_BF16;
-    if (!strcmp(opt.dtype, "auto") && bf16_in_hardware) dtype = GPT2_BF16;
-    if (!opt.master && dtype != GPT2_BF16)
+    if (!opt.master && !is_bf16)
         die("option -w 0: only bf16 parameters train without master weights; add --dtype bf16");
-    return dtype;
+    return is_bf16 ? GPT2_BF16 : GPT2_F32;
 }
 
 // Both enums have the same order.
 const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dtype")->words[dtype]; }
 
-// --------
-// the plugin's settings
+// -------- the plugin's settings
 
 zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
@@ -265,8 +251,7 @@ int settings_use_nvme(void) {
     return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
 }
 
-// --------
-// differences between ranks that change the last bits
+// -------- differences between ranks that change the last bits
 
 enum { PROGRAM_BLOCKS = 64 };  // blocks read of the executable: 1 MiB
 
@@ -285,12 +270,10 @@ void note_differences(void) {
     char text[FINGERPRINT];
     if (fingerprint_of_file("/proc/self/exe", PROGRAM_BLOCKS, text)) strcpy(text, "unknown");
     note_difference("program", text);
-
     if (on_cuda()) {
         zero_job job;
         zero_job_info(run.z, &job);
-        snprintf(text, sizeof text, "%s", job.device);
-        note_difference("device", text);
+        note_difference("device", job.device);
         return;
     }
     fingerprint_of_processor(text);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../../gpt2/bar.h"
 #include "../../gpt2/disk.h"
 #include "../../gpt2/gpt2_error.h"
@@ -21,8 +20,7 @@
 #include "../checkpoints/saving.h"
 #include "signals.h"
 
-// --------
-// the bar instead of a line per step
+// -------- the bar instead of a line per step
 
 // Returns 1 on all ranks if rank 0 shows a bar. *terminal is what it draws on.
 static int bar_wanted(int *terminal) {
@@ -50,8 +48,7 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
     bar_update(&p);
 }
 
-// --------
-// the logs
+// -------- the logs
 
 #define MAIN_LOG "main.log"
 #define METRICS "metrics.jsonl"
@@ -72,8 +69,7 @@ static void log_line(const char *name, const char *fmt, ...) {
     if (fclose(f) || failed) die("%s: not written: %s", path, strerror(errno));
 }
 
-// --------
-// logs of an earlier run
+// -------- logs of an earlier run
 
 static int has_lines(const char *name) {
     const char *path = in_output("%s", name);
@@ -84,9 +80,6 @@ static int has_lines(const char *name) {
 }
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
-
-// --------
-// removing lines
 
 // Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
 // "s:4 eval:.." to the validation at step 4.
@@ -128,8 +121,7 @@ void logs_continue(int step, int validates) {
     cut_log(METRICS, step, validates);
 }
 
-// --------
-// lines printed for each step
+// -------- lines printed for each step
 
 // Formats a number for JSON. JSON has no NaN, so values that were not measured are null.
 static const char *json_number(char text[32], double x) {
@@ -158,14 +150,7 @@ static void log_step(const StepResult *step, double seconds, double rate, const 
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
 
-// summary.json marks a finished run, so one left by an earlier run must go.
-static void remove_summary(void) {
-    const char *path = in_output("summary.json");
-    if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
-}
-
-// --------
-// the loop
+// -------- the loop
 
 void write_run(FILE *f, const GPT2 *model) {
     fprintf(f, "\"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", run.ranks,
@@ -202,7 +187,9 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
     *r = (Report){
         .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step, .is_done = is_done
     };
-    if (writes_files(r)) remove_summary();
+    // summary.json marks a finished run, so one left by an earlier run must go.
+    if (writes_files(r) && remove(in_output("summary.json")) && errno != ENOENT)
+        die("%s/summary.json: %s", opt.output, strerror(errno));
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
         LAYER(peak_flops(model->dtype, &run.peak_flops));  // on all ranks at once, as in training
@@ -262,10 +249,7 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
     log_step(step, seconds, rate, hash);
 }
 
-// --------
-// the end
-
-void report_last_step(Report *r) { zero_files_info(run.z, &r->files_at_end); }
+// -------- the end
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -314,13 +298,11 @@ static void add_averages(Summary *s) {
     s->not_read = (r->files_at_end.not_read[STEP] - r->files_at_start.not_read[STEP]) / n;
     s->written = (r->files_at_end.written[STEP] - r->files_at_start.written[STEP]) / n;
     s->waited_s = (r->files_at_end.waited_s - r->files_at_start.waited_s) / n;
-}
-
-// Drives are rated by total terabytes written, so this computes the terabytes per day at the median speed.
-static void add_wear(Summary *s) {
+    if (!settings_use_nvme()) return;
+    // Drives are rated by total terabytes written; this is the number per day at the median speed.
     s->written_by_all = s->written;
     zero_check(zero_sum(run.z, &s->written_by_all, 1));
-    s->written_tb_a_day = s->written_by_all * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
+    s->written_tb_a_day = s->written_by_all * s->tokens_per_s / r->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
@@ -368,7 +350,6 @@ void report_end(Report *r, const GPT2 *model) {
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     add_averages(&s);
-    if (settings_use_nvme()) add_wear(&s);
     if (r->steps_run)
         print0("%.0f tokens/s in the median step | sent per rank and step %.2f MiB", s.tokens_per_s,
                mib(s.all_gather + s.reduce_scatter + s.all_reduce));
@@ -413,5 +394,3 @@ void try_outputs(void) {
     if (disk_create(&d, opt.trace)) die("option --trace: %s", gpt2_last_error());
     disk_finish(&d, 1);  // removes it
 }
-
-void write_trace(void) { zero_check(zero_trace_write(run.z, opt.trace)); }

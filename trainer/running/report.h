@@ -35,7 +35,7 @@ typedef struct {
     double average_rate;          // tokens per second, exponential moving average
     double loss, norm, val_loss;  // the latest; NaN before the first
     zero_traffic traffic_at_start;
-    zero_files files_at_start, files_at_end;  // of the steps
+    zero_files files_at_start, files_at_end;  // of the steps; the caller sets the latter after the last one
 } Report;
 
 // Returns 1 on rank 0 if -o has the summary.json of a finished run.
@@ -48,16 +48,12 @@ void report_validation(Report *r, double loss);
 void report_hellaswag(const Report *r, int correct, int examples);
 // (collective) Call it after the step, because with --hash-every it computes the digest of the parameters.
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
-// Ends the figures per step. Call it after the last update, because validation and a save may read files too.
-void report_last_step(Report *r);
 // (collective) Prints the digests and the last lines, and writes summary.json unless is_done is set.
 void report_end(Report *r, const GPT2 *model);
 // Ends the run now if the file of --trace, which is written at its end, could not be created.
 void try_outputs(void);
 // Prints the last line of a run stopped by a signal or --stop-after.
 void report_stop(const Report *r);
-// (collective) Writes the --trace file.
-void write_trace(void);
 
 // Members of summary.json and inference.json: "ranks" to "device", and the bytes of a rank's memory.
 void write_run(FILE *f, const GPT2 *model);

@@ -70,29 +70,24 @@ void write_json_text(FILE *f, const char *text) {
     fputc('"', f);
 }
 
-// --------
-// the end of a run that fails
+// -------- the end of a run that fails
 
 // Exit status of a failure before the ranks are connected. Launch scripts then need not wait for messages
 // from the other ranks.
 enum { ALONE = 2 };
 enum { MESSAGE = 12400 };  // bytes; long enough for a message that lists many lines
 
-// Writes the start of a message: the rank or, if the message already names one, the step or the checkpoint
-// being written.
-static void name_the_place(char *place, size_t size, int names_a_rank) {
-    *place = 0;
-    if (names_a_rank && run.saving >= 0)
-        snprintf(place, size, "checkpoint of step %d: ", run.saving);
-    else if (names_a_rank && run.step >= 0)
-        snprintf(place, size, "step %d: ", run.step + 1);
-    if (!names_a_rank && run.ranks > 1 && (run.z || run.rank)) snprintf(place, size, "rank %d: ", run.rank);
-}
-
+// The message begins with the rank or, if it already names one, with the step or the checkpoint being
+// written.
 static void end_job(const char *message, int names_a_rank) {
-    char line[MESSAGE + 100], place[48];
-    int connecting = run.z || run.creating;
-    name_the_place(place, sizeof place, names_a_rank);
+    char line[MESSAGE + 100], place[48] = "";
+    const int connecting = run.z || run.creating;
+    if (names_a_rank && run.saving >= 0)
+        snprintf(place, sizeof place, "checkpoint of step %d: ", run.saving);
+    else if (names_a_rank && run.step >= 0)
+        snprintf(place, sizeof place, "step %d: ", run.step + 1);
+    else if (!names_a_rank && run.ranks > 1 && (run.z || run.rank))
+        snprintf(place, sizeof place, "rank %d: ", run.rank);
     // Do not write over the progress bar.
     snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, message);
     zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);

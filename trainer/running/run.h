@@ -3,13 +3,10 @@
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 #include <stdio.h>
-// defines: Layers, layers_cpu
-#include "../../gpt2/layers.h"
-// defines: zero
-#include "../../llmc_zero/zero.h"
+#include "../../gpt2/layers.h"     // Layers, layers_cpu
+#include "../../llmc_zero/zero.h"  // zero
 
 struct GPT2;
-struct zero_machine;
 
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
@@ -19,9 +16,9 @@ typedef struct {
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
     // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
-    const Layers *layers;                // for the device in use (settle_device)
-    const struct zero_machine *machine;  // not NULL: in virtual time (settle_device)
-    int threads;                         // OpenMP threads of this rank (settle_machine)
+    const Layers *layers;         // for the device in use (settle_device)
+    const zero_machine *machine;  // not NULL: in virtual time (settle_device)
+    int threads;                  // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
     int saving;         // the step whose checkpoint is being written; -1: none (write_checkpoint)
@@ -56,8 +53,7 @@ char *text_end(Text *t);  // the caller frees it
 // Writes a text as JSON, in quotes.
 void write_json_text(FILE *f, const char *text);
 
-// --------
-// A failure ends the run: one message for the whole job, then all ranks end.
+// -------- a failure ends the run: one message for the whole job, then all ranks end
 
 // Prints "train_gpt2_zero: " and the message to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));

@@ -21,8 +21,7 @@ static atomic_int asked[REQUESTS];        // on this rank, since the last reques
 static int agreed[REQUESTS];              // by all ranks
 static atomic_int in_training, stopping;  // stopping: a signal has requested a stop
 
-// --------
-// the thread that receives them
+// -------- the thread that receives them
 
 // Signals from a launcher are not printed: the launcher reports them itself, and may end a rank because
 // another failed.
@@ -42,12 +41,6 @@ static void end_at_once(int number) {
     _exit(128 + number);
 }
 
-// SIGHUP never counts as a second request: a terminal that closes sends one, and its shell sends another up
-// to a second later.
-static int is_second(int number, Request request, double first_s) {
-    return request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s;
-}
-
 static void *wait_for_signals(void *waited_for) {
     double first_s = 0;  // time of the first request to stop
     for (;;) {
@@ -59,7 +52,10 @@ static void *wait_for_signals(void *waited_for) {
             report(&signal, "ends the run; there is nothing to save");
             end_at_once(number);
         }
-        if (is_second(number, request, first_s)) end_at_once(number);
+        // SIGHUP never counts as a second request: a terminal that closes sends one, and its shell sends
+        // another up to a second later.
+        if (request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s)
+            end_at_once(number);
         if (request == STOP && !stopping) {
             first_s = now();
             stopping = 1;
@@ -92,8 +88,7 @@ void take_signals(void) {
 
 void signals_in_training(void) { in_training = 1; }
 
-// --------
-// the requests of all ranks
+// -------- the requests of all ranks
 
 // If stdout has no reader, the run saves and stops as well.
 void requests_of_rank(double requests[REQUESTS]) {
