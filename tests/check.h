@@ -1,5 +1,4 @@
-// Checks for programs with several ranks. A failed check is counted and the program continues, so that no
-// rank waits forever for another.
+// Checks for programs with several ranks. A rank goes on after a failed check, so that no other waits for it.
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <mpi.h>

@@ -1,6 +1,5 @@
-// Tests the plugin's device, in one process: the CUDA kernels, compared bit for bit with the CPU's; the
-// waits, launches and allocations of a step; memory and its table; missing devices and failing calls. Without
-// CUDA, only tests the error.
+// Tests the plugin's device: the CUDA kernels, compared bit for bit with the CPU's; the waits, launches and
+// allocations of a step; memory; missing devices and failing calls. Without CUDA, only tests the error.
 #include <math.h>
 #include "toy.h"
 #include "unit.h"
@@ -159,15 +158,14 @@ static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
         for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
 }
 
-// This rank is the middle one, and its part is in a separate array. Each part has a different alignment
-// within 16 bytes.
+// This rank is the middle one, and its part is in a separate array. Each part is aligned differently.
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
                            int add) {
     const int64_t apart = n + 1;
     array others = make(type, ranks * apart), own = make(type, n), to = make(to_type, n);
     array other = make(ZERO_F32, n), *plus = to_type == ZERO_F32 ? &to : &other;
     const int rank = ranks / 2;
-    const void *host[MOST_RANKS];
+    const void *host[ranks];
     for (int r = 0; r < ranks; r++) host[r] = on_host(&others, offset + r * apart);
     host[rank] = on_host(&own, 0);
     const rank_parts parts = { ranks, rank, on_device(&own, 0), on_device(&others, offset),
@@ -298,8 +296,7 @@ static void check_adamw(int64_t n, int64_t offset) {
     }
 }
 
-// Updates tensors of many sizes, some of which begin in an earlier rank's part. The elements between them
-// must not change.
+// Updates tensors of many sizes, some of which begin in an earlier rank's part, and nothing between them.
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
@@ -351,29 +348,10 @@ AT_ALL_PLACES(sum_ranks)
 AT_ALL_PLACES(add_squares)
 AT_ALL_PLACES(adamw)
 
-// Values for which the order of addition matters.
-static float of_many_sizes(int64_t i) {
-    return ldexpf((float)(random_bits() >> 8) - (1 << 23), (int)(i % 9) - 23);
-}
-// Each rank's part starts one element after the previous rank's, so a wrong order of ranks changes the bits.
-static void sum_many_ranks(zero_dtype type, int ranks, int to_add) {
-    enum { N = 1000 };
-    array x = make_of(type, N + ranks, of_many_sizes), to = make_of(ZERO_F32, N, of_many_sizes);
-    const void *host[ranks];
-    for (int r = 0; r < ranks; r++) host[r] = on_host(&x, MARGIN + r);
-    const rank_parts parts = { ranks, 1, on_device(&x, MARGIN + 1), on_device(&x, MARGIN),
-                               dtype_bytes(type) };
-    kernel_sum_ranks(ZERO_F32, on_host(&to, MARGIN), type, host, ranks, 1.0f / ranks, N,
-                     to_add ? on_host(&to, MARGIN) : NULL);
-    CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, &parts, 1.0f / ranks, N,
-                              to_add ? on_device(&to, MARGIN) : NULL));
-    finish(&to, "sum of many ranks");
-    finish(&x, "its source");
-}
-
 static void test_many_ranks(void **state) {
     static const int ranks[] = { 17, 31, 32, 33, 300 };  // at most 32 have a kernel with fewer registers
-    for (int k = 0; k < DTYPES * 5; k++) sum_many_ranks(dtypes[k % DTYPES], ranks[k / DTYPES], k & 1);
+    for (int k = 0; k < DTYPES * 5; k++)
+        sum_ranks_case(dtypes[k % DTYPES], ZERO_F32, ranks[k / DTYPES], 1000, 1, k & 1);
 }
 
 // -------- the device
@@ -428,8 +406,7 @@ static size_t device_memory_left(void) {
     return left;
 }
 
-// Work on the trainer's stream, here cudaMemsetAsync, writes to parameters, or to a gradient after its post
-// hook. tests/mpi_check.c has the other checks.
+// The trainer's stream writes to parameters, or to a gradient after its post hook; more is in mpi_check.c.
 static void test_checks(void **state) {
     enum { W = 2, LAST = TOY_UNITS - 1, MISUSE = ZERO_ERR_MISUSE };
     for (int stage = 0; stage <= 3; stage += 3) {
@@ -565,8 +542,7 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Makes the k-th call of this kind fail, for increasing k, until a run succeeds. The caller must get an error
-// with a message, and zero_destroy must free everything.
+// Makes the k-th call of this kind fail, until a run succeeds. It must return an error and free everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {

@@ -1,6 +1,5 @@
-// Tests files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk
-// fault gives an error that names the file and the offset, and all later calls fail. Locks keep other
-// processes out.
+// Tests files on NVMe, with io_uring and with threads: reads return what was written, a disk fault gives an
+// error that names the file and the offset and fails all later calls, and locks keep other processes out.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -192,8 +191,7 @@ static void counts(void **state) {
 
 // -------- disk faults
 
-// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed. Every call after that
-// must return the same error.
+// Writes and reads several blocks. Returns 1 if a call failed; all later ones must return the same error.
 static int write_and_read(const file_settings *s, char *out, char *in) {
     enum { BYTES = 5 * 8 * KIB };
     file_engine *e = opened(s, 2 * BYTES);
@@ -631,27 +629,22 @@ static void folders_in_memory(void **state) {
 
 // -------- full disks
 
-// Only one more file can be opened: the lock.
-static void limited_open_files(void **state) {
+static void refused_at_limit(int resource, rlim_t most, const char *words) {
     struct rlimit before, low;
-    file_settings s = settings(1, 8 * KIB);
-    const int next = open("/dev/null", O_RDONLY);
-    assert_true(next >= 0 && !close(next));
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    low = (struct rlimit){ (rlim_t)next + 1, before.rlim_max };
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    refused(&s, 1024 * KIB, ZERO_ERR_IO, "raise the limit of open files (ulimit -n)");
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    const file_settings s = settings(1, 8 * KIB);
+    assert_int_equal(getrlimit(resource, &before), 0);
+    low = (struct rlimit){ most, before.rlim_max };
+    assert_int_equal(setrlimit(resource, &low), 0);
+    refused(&s, 1024 * KIB, ZERO_ERR_IO, words);
+    assert_int_equal(setrlimit(resource, &before), 0);
 }
 
-static void limited_file_size(void **state) {
-    struct rlimit before, low = { 100 * KIB, RLIM_INFINITY };
-    file_settings s = settings(1, 8 * KIB);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    low.rlim_max = before.rlim_max;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
-    refused(&s, 1024 * KIB, ZERO_ERR_IO, "0.1 MiB");
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+static void limits(void **state) {
+    const int next = open("/dev/null", O_RDONLY);
+    assert_true(next >= 0 && !close(next));
+    // Only one more file can be opened: the lock.
+    refused_at_limit(RLIMIT_NOFILE, (rlim_t)next + 1, "raise the limit of open files (ulimit -n)");
+    refused_at_limit(RLIMIT_FSIZE, 100 * KIB, "0.1 MiB");
 }
 
 // Uses a small file system in a private mount namespace. Skips if it cannot create the namespace.
@@ -713,15 +706,12 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),          TEST(counts),
-        TEST(every_fault),          TEST(urgent_transfers),
-        TEST(a_disk_that_hangs),    TEST(a_disk_that_never_answers),
-        TEST(a_file_that_vanishes), TEST(damaged_blocks),
-        TEST(missing_features),     TEST(missing_threads),
-        TEST(wrong_arguments),      TEST(lock_names_in_use),
-        TEST(lock_in_descriptor_0), TEST(other_processes),
-        TEST(folders_in_memory),    TEST(limited_open_files),
-        TEST(limited_file_size),    TEST(full_disk),
+        TEST(counts),          TEST(urgent_transfers),  TEST(a_disk_that_hangs),
+        TEST(limits),          TEST(missing_features),  TEST(lock_names_in_use),
+        TEST(round_trips),     TEST(wrong_arguments),   TEST(lock_in_descriptor_0),
+        TEST(every_fault),     TEST(other_processes),   TEST(a_file_that_vanishes),
+        TEST(damaged_blocks),  TEST(folders_in_memory), TEST(a_disk_that_never_answers),
+        TEST(missing_threads), TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }

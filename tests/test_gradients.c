@@ -1,7 +1,6 @@
-// Tests the trainer's forward and backward passes, hooks and AdamW against finite differences of its loss and
+// Tests the trainer's passes, hooks and AdamW, without mpirun, against finite differences of its loss and
 // against tests/reference_gpt2.bin, which comes from an independent implementation (dev/reference_gpt2.py),
 // as do the multiple-choice examples in tests/reference_hellaswag.bin.
-// Runs in one process, without mpirun.
 #include <float.h>
 #include <errno.h>
 #include "unit.h"
@@ -23,8 +22,7 @@ static int capture_score(HellaSwag *h);
 
 enum { MAX_LAYERS = 2 };
 
-// --------
-// the reference file
+// -------- the reference file
 
 typedef struct {
     GPT2Config config, small;
@@ -89,8 +87,7 @@ static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
     return at + l * tensors[i].elems;
 }
 
-// --------
-// the trainer, with the reference's weights and tokens
+// -------- the trainer, with the reference's weights and tokens
 
 typedef struct {
     gpt2_dtype dtype;
@@ -192,8 +189,7 @@ static double gradients(zero_step_result *result) {
     return loss;
 }
 
-// --------
-// finite differences
+// -------- finite differences
 
 // Returns the loss's derivative along a direction, from central differences at x and 2x, combined to cancel
 // the third derivative.
@@ -214,8 +210,7 @@ static double difference(int i, int l, const double *direction, double x) {
 }
 
 // Chooses a direction of norm 1: the gradient, which shows a wrong magnitude; one of two random directions,
-// which show a wrong element; the largest element alone, or a random one. Leaves out vocabulary padding,
-// because it is not a parameter.
+// which show a wrong element; the largest element alone, or a random one. Leaves out vocabulary padding.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
     double norm = 0;
@@ -268,8 +263,7 @@ static void test_finite_differences(void **state) {
     }
 }
 
-// --------
-// different settings, compared with each other
+// -------- different settings, compared with each other
 
 static void test_same_bits(void **state) {
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 },    { GPT2_F32, 0, 1, 1, 0 },
@@ -297,10 +291,10 @@ static void test_same_bits(void **state) {
     free(first);
 }
 
-// --------
-// comparison with the reference. Tolerances in fp32: 1e-5 for the loss, 1e-3 for a tensor's gradient. bf16
-// has 8 significant bits and rounds each layer's output and gradients, so its tolerances are 1e-2 and 5e-2.
+// -------- comparison with the reference
 
+// In fp32, 1e-5 for the loss and 1e-3 for a tensor's gradient. bf16 has 8 significant bits and rounds each
+// layer's output and gradients: 1e-2 and 5e-2.
 typedef struct {
     double loss, logit, norm_wise, element, param;
 } Tolerance;
@@ -315,8 +309,7 @@ static void check_close(const char *what, int step, double found, double expecte
         fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
-// norm_wise: limit on the norm of the difference, relative to the tensor's norm. element: limit on the
-// absolute difference of each element.
+// Limits the norm of the difference, relative to the tensor's norm, and the difference of each element.
 static void check_values(const char *what, int i, int l, const float *found, const float *expected,
                          double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
@@ -344,8 +337,7 @@ static void pass_over_cache(int row, int from, int to, float *logits) {
     next_logits(&model, &pass, logits);
 }
 
-// Computes the logits after t tokens without a cache: passes over the whole row, with the LM head only at the
-// last position.
+// Computes the logits after t tokens by a pass over the whole row, with the LM head at the last position.
 static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
     const gpt2_dtype dt = model.dtype;
@@ -420,8 +412,7 @@ static void check_generation(void) {
     opt.temperature = temperature;
 }
 
-// --------
-// multiple-choice examples
+// -------- multiple-choice examples
 
 enum { MOST_CHOICES = 4 * 16 };
 static double choices[MOST_CHOICES];  // losses of the completions
@@ -434,8 +425,7 @@ static int capture_score(HellaSwag *h) {
     return rc;
 }
 
-// Scores the completions of one of several ranks. alone: each one in a batch whose other rows are empty.
-// Returns the number of right answers.
+// Scores one rank's completions, alone or in full batches. Returns the number of right answers.
 static int score_choices(int rank, int ranks, int alone) {
     HellaSwag h;
     gpt2_check(hellaswag_open(&h, "tests/reference_hellaswag.bin", model.B, model.T, model.config.vocab_size,
@@ -514,8 +504,7 @@ static void test_reference(void **state) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) check_against_reference(settings[i]);
 }
 
-// --------
-// llm.c's initialisation, which is PyTorch's
+// -------- llm.c's initialisation, which is PyTorch's
 
 typedef struct {
     float *values;

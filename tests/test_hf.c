@@ -1,5 +1,4 @@
-// Tests Hugging Face folders: folders written by gpt2/ are read back bit for bit, and folders
-// from other programs are read. test_damage.c damages the files.
+// Tests Hugging Face folders, written by gpt2/ and by other programs. test_damage.c damages the files.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"
@@ -98,23 +97,13 @@ static void pieces_end(Pieces *p, const char *path) {
     free(p->value_bytes);
 }
 
-// The tensors' names in transformers, which stores the layers' matrices as (in, out).
-static const char *const theirs[NUM_PARAMETER_TENSORS] = { "wte.weight",
-                                                           "wpe.weight",
-                                                           "h.%d.ln_1.weight",
-                                                           "h.%d.ln_1.bias",
-                                                           "h.%d.attn.c_attn.weight",
-                                                           "h.%d.attn.c_attn.bias",
-                                                           "h.%d.attn.c_proj.weight",
-                                                           "h.%d.attn.c_proj.bias",
-                                                           "h.%d.ln_2.weight",
-                                                           "h.%d.ln_2.bias",
-                                                           "h.%d.mlp.c_fc.weight",
-                                                           "h.%d.mlp.c_fc.bias",
-                                                           "h.%d.mlp.c_proj.weight",
-                                                           "h.%d.mlp.c_proj.bias",
-                                                           "ln_f.weight",
-                                                           "ln_f.bias" };
+// The tensors' names in transformers, without "h.0." and so on. It stores the layers' matrices as (in, out).
+static const char *const theirs[NUM_PARAMETER_TENSORS] = {
+    "wte.weight",         "wpe.weight",       "ln_1.weight",        "ln_1.bias",
+    "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
+    "ln_2.weight",        "ln_2.bias",        "mlp.c_fc.weight",    "mlp.c_fc.bias",
+    "mlp.c_proj.weight",  "mlp.c_proj.bias",  "ln_f.weight",        "ln_f.bias",
+};
 
 static void put_tensor(Pieces *p, const Foreign *how, const Made *m, const char *name, int tensor, int layer,
                        int other) {
@@ -143,14 +132,15 @@ static void put_buffer(Pieces *p, const char *prefix, const char *name, const ch
 }
 
 static void put_all(Pieces p[SHARDS], FILE *map, const Foreign *how, const Made *m) {
-    char name[64], full[100];
+    char name[64];
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         for (int l = 0; l < (m->tensors[i].per_layer ? 2 : 1); l++) {
             const int shard = how->shards ? i % how->shards : 0;
-            snprintf(name, sizeof name, theirs[i], l);
-            snprintf(full, sizeof full, "%s%s", how->prefix, name);
-            put_tensor(&p[shard], how, m, full, i, l, 0);
-            fprintf(map, "%s\"%s\":\"part%d.safetensors\"", i || l ? "," : "", full, shard);
+            int n = snprintf(name, sizeof name, "%s", how->prefix);
+            if (m->tensors[i].per_layer) n += snprintf(name + n, sizeof name - n, "h.%d.", l);
+            snprintf(name + n, sizeof name - n, "%s", theirs[i]);
+            put_tensor(&p[shard], how, m, name, i, l, 0);
+            fprintf(map, "%s\"%s\":\"part%d.safetensors\"", i || l ? "," : "", name, shard);
         }
     if (how->buffers) {
         put_buffer(&p[0], how->prefix, "attn.bias", "BOOL", 9);

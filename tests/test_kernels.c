@@ -28,8 +28,7 @@ static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
 // -------- bf16
 
-// Returns the nearer of the two bf16 values around f, compared in double; a tie goes to the even one. 2^128,
-// the value after the largest finite one, represents infinity.
+// Returns the nearer of the two bf16 values around f, or the even one. 2^128 represents infinity.
 static uint16_t nearest(float f) {
     uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
@@ -81,8 +80,7 @@ static void test_fp16_widening(void **state) {
     }
 }
 
-// Returns the nearest fp16 number, found by bisection in double. 65536, the number after the largest finite
-// one, represents infinity.
+// Returns the nearest fp16 number, found by bisection in double. 65536 represents infinity.
 static uint16_t nearest_fp16(float f) {
     uint16_t low = 0, high = 0x7c00;  // the value of low is <= |f|, and that of high is > |f|
     double x = fabs(f);
@@ -111,8 +109,7 @@ static void check_fp16(float f) {
     if (got != nearest_fp16(f)) fail_msg("%a (%08x): %04x, not %04x", f, bits_of(f), got, nearest_fp16(f));
 }
 
-// Rounds all fp16 numbers, the ties between them, and the floats next to both; then floats of all magnitudes,
-// including subnormals, infinity and NaN.
+// Rounds all fp16 numbers, the ties between them, and the floats next to both; then floats of all sizes.
 static void test_fp16_rounding(void **state) {
     for (int x = 0; x <= 0x7c00; x++) {
         double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x),
@@ -130,8 +127,7 @@ static void test_fp16_rounding(void **state) {
 
 // -------- stochastic rounding
 
-// If the 16 discarded bits have the value k, exactly k of the 2^16 noise values must round up, so that the
-// mean of all roundings is the number itself.
+// If the 16 discarded bits have the value k, exactly k of the 2^16 noise values must round up.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
@@ -163,8 +159,7 @@ static void test_noisy_rounding_keeps(void **state) {
         assert_true(isnan(bf16_widen(bf16_round_with(float_of(0x7f800001 + i * 8000), random_bits()))));
 }
 
-// With the update's noise, the mean of the roundings over elements, and over keys, must be within 5 standard
-// deviations of the number.
+// The mean of roundings with the update's noise must be within 5 standard deviations of the number.
 static void test_noise_is_unbiased(void **state) {
     enum { MANY = 1 << 18 };
     static const float rests[] = { 0.01f, 0.25f, 0.5f, 0.9f };
@@ -180,8 +175,7 @@ static void test_noise_is_unbiased(void **state) {
         }
 }
 
-// Each of the 16 bits must be 1 half of the time, independently of its neighbour and of the same bit for the
-// next element or key.
+// Each bit must be 1 half of the time, independently of the next bit, element and key.
 static void test_noise_is_mixed(void **state) {
     enum { MANY = 1 << 16, BITS = 16 };
     for (uint32_t key = 0; key < 4; key++) {
@@ -454,8 +448,7 @@ static void one_element(const adamw_constants *c, const adamw_segment *s, float 
 
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
-// Updates the segments. Compares each element bit for bit with one_element, and within a tolerance with the
-// formula in zero.h. Elements outside the segments must not change.
+// Compares each element with one_element, bit for bit, and within a tolerance with the formula in zero.h.
 static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, const adamw_segment *segments,
                        int n) {
     const zero_hyper h = {
@@ -553,22 +546,14 @@ static void test_adamw_keeps_nan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16_rounding),
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_fill_nan),
-        cmocka_unit_test(test_fp16_widening),
-        cmocka_unit_test(test_fp16_rounding),
-        cmocka_unit_test(test_noisy_rounding_exact),
-        cmocka_unit_test(test_noisy_rounding_keeps),
-        cmocka_unit_test(test_noise_is_unbiased),
-        cmocka_unit_test(test_noise_is_mixed),
-        cmocka_unit_test(test_sum_ranks),
-        cmocka_unit_test(test_add_squares),
-        cmocka_unit_test(test_squares_know_no_order),
-        cmocka_unit_test(test_exact_rounding),
-        cmocka_unit_test(test_squares_finite),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_adamw_keeps_nan),
+        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_noisy_rounding_exact),
+        cmocka_unit_test(test_convert),       cmocka_unit_test(test_noisy_rounding_keeps),
+        cmocka_unit_test(test_fill_nan),      cmocka_unit_test(test_noise_is_unbiased),
+        cmocka_unit_test(test_fp16_widening), cmocka_unit_test(test_noise_is_mixed),
+        cmocka_unit_test(test_fp16_rounding), cmocka_unit_test(test_squares_know_no_order),
+        cmocka_unit_test(test_sum_ranks),     cmocka_unit_test(test_exact_rounding),
+        cmocka_unit_test(test_add_squares),   cmocka_unit_test(test_squares_finite),
+        cmocka_unit_test(test_adamw),         cmocka_unit_test(test_adamw_keeps_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-// Tests the layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. A guard after every
-// tensor, and after the scratch, must remain unchanged.
+// Tests the layers on the CPU with odd shapes. Guards after every tensor and the scratch must not change.
 #include "layers.h"
 
 enum { GUARD = 64, THREADS = 2 };
@@ -88,8 +87,7 @@ static void ends_cases(void) {
     crossentropy(4, 20, 24, 1, 1);
 }
 
-// The column sums of a matmul's dinp must have the same bits as the bias gradient computed by the matmul of
-// the layer below.
+// The column sums of a matmul's dinp must have the bits of the bias gradient of the layer below.
 static void bias_below(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
@@ -132,8 +130,7 @@ static void many_matmuls(void) {
     matmul(8, 8, 24);
 }
 
-// A row's result must not depend on the number of rows. Otherwise an answer would depend on the other prompts
-// in its batch.
+// A row's result must not depend on the number of rows, that is, on the other prompts in its batch.
 static void rows_of_matmuls(void) {
     static const int counts[] = { 1, 2, 3, 7, 8, 17, 33, 64 };
     enum { MOST = 100, C = 96, OC = 384 };

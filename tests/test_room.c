@@ -1,5 +1,4 @@
-// Tests how much host memory a rank may use, with made-up system files like those of various machines and
-// containers, and with real limits on a child process.
+// Tests how much host memory a rank may use, with made-up system files and real limits on a child process.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -50,8 +49,7 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// A machine with systemd: only nested cgroups of version 2. Limits of outer groups count too. Reclaimable
-// file pages do not count as used.
+// A machine with systemd. Limits of outer groups count too; reclaimable pages do not count as used.
 static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
     "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -100,8 +98,7 @@ static void container_of_version_2(void **state) {
     expect(1, 512, "(memory.max) is 1024.0 MiB");
 }
 
-// A container in the host's cgroup namespace, with only its own group bound to the mount. Groups inside it
-// count too.
+// A container in the host's cgroup namespace, with only its own group mounted. Groups inside it count too.
 static void container_in_the_host_namespace(void **state) {
     put("proc/self/mountinfo",
         "921 907 0:26 /docker/4f5e /sys/fs/cgroup ro,relatime master:9 - cgroup2 cgroup rw\n");
@@ -138,8 +135,7 @@ static void cgroups_of_version_1(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// A container sees its own group as the root of a mount, which may have any path and may be shared with other
-// controllers.
+// A container sees its own group as the root of a mount with any path, perhaps with other controllers.
 static void container_of_version_1(void **state) {
     put("proc/self/mountinfo",
         "731 722 0:32 /docker/17 /cgroups/all ro - cgroup cgroup rw,cpu,memory,pids\n");
@@ -239,17 +235,12 @@ static void limits_of_the_process(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(the_machine),
-        TEST(cgroups_of_version_2),
-        TEST(memory_high),
-        TEST(container_of_version_2),
-        TEST(container_in_the_host_namespace),
+        TEST(the_machine),          TEST(container_of_version_2),
+        TEST(memory_high),          TEST(container_of_version_1),
+        TEST(both_versions),        TEST(container_in_the_host_namespace),
+        TEST(no_cgroups),           TEST(limits_of_the_process),
+        TEST(cgroups_of_version_2), cmocka_unit_test(a_real_group),
         TEST(cgroups_of_version_1),
-        TEST(container_of_version_1),
-        TEST(both_versions),
-        TEST(no_cgroups),
-        cmocka_unit_test(a_real_group),
-        TEST(limits_of_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-// Tests tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with
-// streams.
+// Tests tasks on lanes: order, dependencies, threads, failures, and calls to a device with streams.
 #include "files.h"
 #include "unit.h"
 #include "../llmc_zero/base/clock.h"
@@ -51,8 +50,7 @@ static task held(lane lane, int index) {
     return k;
 }
 
-// Slow tasks on two lanes, a task on a third lane that needs both, and so on. A task that needs no other must
-// not wait for other lanes.
+// Tasks on several lanes that need each other. A task that needs no other must not wait for other lanes.
 static void across_lanes(void **state) {
     open_lanes(ALL);
     shut();
@@ -72,9 +70,8 @@ static void across_lanes(void **state) {
     tasks_close(&t);
 }
 
-// Submits many tasks on random lanes. Each needs up to three earlier tasks and mixes their results. Every
-// choice of lanes with threads must give the same results. Each lane must run all its tasks in order of
-// submission, although nothing waits for them before the lanes are closed.
+// Submits many tasks on random lanes. Each mixes the results of up to three earlier ones. With any threads
+// the results must be the same, and each lane must run all its tasks in order before it is closed.
 static uint64_t result[MOST];
 static int needs_of[MOST][3], last_on[LANES], out_of_order;
 static int run_mix(void *ctx, task *k) {
@@ -115,8 +112,7 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A task waits only for earlier submissions. Here the task that it needs is submitted again before it begins;
-// it must not wait for that second submission.
+// A task waits only for earlier submissions, and not for a second submission of the task that it needs.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();
@@ -143,7 +139,7 @@ static void too_many_needs(void **state) {
 
 static int threads_now(void) { return files_in("/proc/self/task"); }
 
-static void threads_only_for_lanes_with_tasks(void **state) {
+static void threads_for_lanes(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
     open_lanes(ALL);
     WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread along with the first one
@@ -184,8 +180,7 @@ static void gives(int rc, const char *message) {
     assert_string_equal(zero_last_error(), message);
 }
 
-// A task fails while two lanes work. Tasks that have run remain valid, a running task finishes, and no other
-// task may begin on any lane.
+// A task fails: tasks that have run remain valid, and a running one finishes, but no other may begin.
 static void failure(void **state) {
     open_lanes(ALL);
     shut();
@@ -302,8 +297,7 @@ static int waits_are_traced(long ms) {
     return right;
 }
 
-// The trace shows which lane waited for which task. On a busy machine a lane may begin to wait late, so the
-// task takes longer in each round.
+// On a busy machine a lane may begin to wait late, so the task takes longer in each round.
 static void traced_waits(void **state) {
     int right = 0;
     for (long ms = 50; !right && ms < 8000; ms *= 2) right = waits_are_traced(ms);
@@ -400,17 +394,12 @@ static void device_with_streams(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_only_for_lanes_with_tasks),
-        cmocka_unit_test(across_lanes),
-        cmocka_unit_test(same_results),
-        cmocka_unit_test(submitted_again),
-        cmocka_unit_test(too_many_needs),
-        cmocka_unit_test(failure),
-        cmocka_unit_test(first_failure),
-        cmocka_unit_test(failure_without_threads),
-        cmocka_unit_test(whole_message),
+        cmocka_unit_test(threads_for_lanes), cmocka_unit_test(too_many_needs),
+        cmocka_unit_test(across_lanes),      cmocka_unit_test(submitted_again),
+        cmocka_unit_test(same_results),      cmocka_unit_test(whole_message),
+        cmocka_unit_test(failure),           cmocka_unit_test(failure_without_threads),
+        cmocka_unit_test(first_failure),     cmocka_unit_test(device_with_streams),
         cmocka_unit_test(traced_waits),
-        cmocka_unit_test(device_with_streams),
     };
     return cmocka_run_group_tests_name("tasks", tests, NULL, NULL) != 0;
 }

@@ -1,5 +1,4 @@
-// The reference for tests/test_tokens.sh: computes the tokens that make_tokens should write, in the simplest
-// way, however slow.
+// The reference for tests/test_tokens.sh: computes make_tokens' output in the simplest way, however slow.
 //
 //     tokens_reference tokenizer FILE [bytes] [tokens]    writes a made-up tokenizer of `tokens` tokens; its
 //                                                         first 256 use `bytes` different bytes (256)
@@ -14,8 +13,7 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters of the text, by kind. The separator U+180E and the control characters are not white space,
-// and the combining accent is not a letter.
+// The text's characters. U+180E and the control characters are not white space, the accent is not a letter.
 static const char *const of_kind[] = {
     [LETTER] = "aehlnrstvdmSéßжςא漢かʰ\xf0\x90\x90\x80",
     [NUMBER] = "012²½Ⅷ٣",
@@ -61,13 +59,11 @@ static void *check(void *p) {
 
 static void write_tokenizer(const char *path, int bytes, int tokens) {
     FILE *f = check(fopen(path, "wb"));
-    const uint32_t header[256] = {
-        20240328, 2, (uint32_t)tokens, 256
-    };  // the end-of-text token has the bytes "!._", but that text must not be encoded as end-of-text
+    // The end-of-text token has the bytes "!._", but that text must not be encoded as end-of-text.
+    const uint32_t header[256] = { 20240328, 2, (uint32_t)tokens, 256 };
     fwrite(header, sizeof header, 1, f);
     for (int i = 0; i < tokens; i++) {
-        char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes),
-             number[16];  // token i is not byte i
+        char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes), number[16];  // token i is not byte i
         const char *text = i == 256                  ? "!._"
                            : i < 256                 ? &byte
                            : i - 257 < COUNT(merged) ? merged[i - 257]
@@ -134,8 +130,7 @@ static int token_of(const unsigned char *bytes, int n) {
 
 // Joins the neighbours that form the lowest-numbered token until none form a token, and prints the result.
 static void encode_word(const unsigned char *word, int n) {
-    int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
-        parts = n;  // part i: bytes [start[i], start[i + 1])
+    int *start = check(malloc((size_t)(n + 1) * sizeof *start)), parts = n;  // part i begins at start[i]
     for (int i = 0; i <= n; i++) start[i] = i;
     for (;;) {
         int best = -1, at = 0;
