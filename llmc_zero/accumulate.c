@@ -1,6 +1,5 @@
-// The micro-batches are added in a binary tree: neighbours first, then pairs of pairs. Partial sum k is that
-// of 2^k micro-batches. Micro-batch m completes as many of them as m ends in binary ones, and each is added
-// to the next.
+// The micro-batches are added in a binary tree: neighbours first, then pairs of pairs. Partial sum k has 2^k
+// micro-batches. Micro-batch m completes as many of them as m ends in ones, and each is added to the next.
 #include "accumulate.h"
 #include "internal.h"
 

@@ -1,7 +1,6 @@
 // Accumulation by layers (zero_config.accumulate_layers): the sum of a unit's gradients over the
 // micro-batches of one backward use, before they are reduced. Owns the gradient of the current micro-batch
-// and the partial sums. Functions that return an int return 0, or a negative error code with the error set,
-// unless stated otherwise.
+// and the partial sums.
 #ifndef LLMC_ZERO_ACCUMULATE_H
 #define LLMC_ZERO_ACCUMULATE_H
 #include "zero.h"

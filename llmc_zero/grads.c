@@ -4,15 +4,21 @@
 // keep them in this rank's shard, added to the sum of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
-#include <stdlib.h>
 #include <string.h>
 
 // -------- the reduction of a bucket: one task, or two at stage 0
 
-static char *bucket_memory(const zero *z, int unit);
+static struct grads_buffer *buffer_of(const zero *z, int bucket) {
+    return &z->grads.buffers[z->layout.buckets[bucket].turn % z->grads.n_buffers];
+}
 
-// The sum goes to this rank's part of the state, or is added to it. At stages 0 and 1 it may be reduced in
-// place, and stage 0 then gathers it in place.
+static char *bucket_memory(const zero *z, int unit) {
+    const layout_unit *u = &z->layout.units[unit];
+    if (z->grads.units[unit].own) return z->grads.units[unit].own;
+    return buffer_of(z, u->bucket)->memory + u->bucket_offset * dtype_bytes(plan_bucket_type(&z->config));
+}
+
+// The sum goes to this rank's part of the state, or is added to it. Stages 0 and 1 may reduce it in place.
 static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts, int in_place) {
     state *grads = rank_state(z, ZERO_GRADIENT);
     const int adds = b->add && !z->config.accumulate_layers;
@@ -40,8 +46,7 @@ static void add_earlier(zero *z, struct grads_bucket *b) {
     b->pieces->shard = (char *)earlier;
 }
 
-// Converts the gradients to fp32 in the wire buffer. One buffer is enough, because reductions run one after
-// another on their stream.
+// Converts to fp32. One wire buffer is enough, because reductions run one after another on their stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
     char *at = z->grads.wire;
@@ -175,16 +180,6 @@ int grads_wait(zero *z) {
 
 // -------- during backward: opening a unit, and finishing it into its bucket
 
-static struct grads_buffer *buffer_of(const zero *z, int bucket) {
-    return &z->grads.buffers[z->layout.buckets[bucket].turn % z->grads.n_buffers];
-}
-
-static char *bucket_memory(const zero *z, int unit) {
-    const layout_unit *u = &z->layout.units[unit];
-    if (z->grads.units[unit].own) return z->grads.units[unit].own;
-    return buffer_of(z, u->bucket)->memory + u->bucket_offset * dtype_bytes(plan_bucket_type(&z->config));
-}
-
 static int is_full(const zero *z, int bucket) {
     return z->grads.buckets[bucket].filled == z->layout.buckets[bucket].n_units;
 }
@@ -204,8 +199,7 @@ int grads_check(const zero *z, int unit) {
         unit, z->layout.units[unit].name, z->config.max_open);
 }
 
-// Waits until the bucket that holds the buffer is reduced, and gives the buffer to the unit's bucket. A
-// shared unit has a private buffer.
+// Waits until the bucket that holds the buffer is reduced, and gives the buffer to the unit's bucket.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     const int is_private = z->grads.units[unit].own != NULL;
@@ -218,8 +212,7 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to overwrite is NaN until the trainer does so. By layers
-// this is promised for the first use only.
+// With poison, a gradient that the trainer promised to overwrite (by layers, in the first use) is NaN before.
 static int clear_gradient(zero *z, int unit) {
     const int is_later = z->config.accumulate_layers && pass_done(z, unit, PASS_BACKWARD) > 0;
     const layout_unit *u = &z->layout.units[unit];

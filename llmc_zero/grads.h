@@ -1,5 +1,4 @@
-// Gradients: the memory that backward adds to, and their reduction, bucket by bucket. Owns the buckets and
-// their buffers. Functions that return an int return 0, or a negative error code with the error set.
+// Gradients: the memory that backward adds to, and their reduction by buckets. Owns the buckets and buffers.
 #ifndef LLMC_ZERO_GRADS_H
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"
@@ -49,8 +48,7 @@ struct grads {
 int grads_create(zero *z);
 // Called at creation: reduces the bucket once, on zeros, and adds the bytes sent to *counter.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
-// Sets the task that reads the unit's sums. The sums are overwritten only after it has run. It must stay at
-// its address.
+// The unit's sums are overwritten only after this task, which reads them. It must stay at its address.
 void grads_read_with(zero *z, int unit, task *by);
 
 // Discards the gradients of an unfinished step.

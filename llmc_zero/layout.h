@@ -4,8 +4,7 @@
 //   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
 //   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
 //
-// A flat buffer of units holds all units in order. A flat buffer of shards holds one rank's shard of each
-// unit.
+// A flat buffer of units holds all units in order; one of shards, a rank's shard of each unit.
 //
 // A unit's frozen tensors are stored as a separate unit, its frozen unit, which has parameters and no other
 // state. The table's units come first, so frozen units change neither the offsets of those units nor the
@@ -99,8 +98,7 @@ static inline int layout_first_stored(const layout *l, int unit) {
     return l->units[unit].padded ? unit : l->units[unit].frozen;
 }
 
-// Returns the number of elements up to the end of the unit's last tensor. It does not depend on the number of
-// ranks.
+// Returns the number of elements up to the end of the unit's last tensor, the same for any number of ranks.
 static inline int64_t layout_extent(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
     const layout_place *last = &l->places[u->first_place + u->n_places - 1];

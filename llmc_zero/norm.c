@@ -1,12 +1,9 @@
-// The sum of squares. A unit's squares are added alone, during its bucket's reduction, or in one launch with
-// all others.
 #include "norm.h"
 #include "internal.h"
 #include <string.h>
 
 // Allocates one stretch per unit, for this rank's part of its gradients, and the words of the sum. If the
-// gradients are one array, the stretches are offsets into it and one launch processes them all. Otherwise
-// each unit needs its own launch.
+// gradients are one array, one launch processes all stretches; otherwise each unit needs its own.
 int norm_create(zero *z) {
     const state *grads = rank_state(z, ZERO_GRADIENT);
     const layout *l = &z->layout;

@@ -1,6 +1,5 @@
 // The global norm of the gradients. Owns the list of this rank's parts and the exact sum of their squares,
-// which is the same however the gradients are split. Functions that can fail return 0, or a negative error
-// code with the error set.
+// which is the same however the gradients are split.
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"
@@ -14,8 +13,7 @@ struct norm {
 
 int norm_create(zero *z);
 int norm_begin_step(zero *z);
-// Returns 1 if gradients are stored off the device. Their squares are then added during their reduction,
-// while they are on the device.
+// Returns 1 if gradients are stored off the device. Their squares are then added during their reduction.
 int norm_goes_along(const zero *z);
 // Queues the addition of the squares of this rank's part of the unit, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);

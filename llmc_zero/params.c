@@ -6,8 +6,6 @@
 // updated: gathered in place by the ranks that keep the same parts. Gathers run within a group.
 #include "params.h"
 #include "internal.h"
-#include <stdlib.h>
-#include <string.h>
 
 // -------- the gather of a unit
 
@@ -158,8 +156,7 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
     return 0;
 }
 
-// Copies a part from the host into the gathered unit. If it is in files, one piece is read while the previous
-// one is copied.
+// Copies a part from the host into the gathered unit: from files, one piece is read while another is copied.
 static int fetch(zero *z, int stored, int part, const task *k) {
     state_moved *moved = z->params.stored[stored].source.moved;
     state_part parts[2] = { { .moved = moved }, { .moved = moved } };
@@ -193,8 +190,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
-    // A failure is ignored here: the task retries and fails too, and so reports it to all ranks in the lane's
-    // order.
+    // A failure is ignored here: the task retries, and reports it to all ranks in the lane's order.
     for (int s = first; s >= 0; s = z->layout.units[s].frozen) {
         if (s != unit || tasks_have_run(&z->tasks, u->changed_by))
             (void)begin_rest(z, s);
@@ -297,8 +293,7 @@ static int find_room(zero *z, int unit, int must) {
 
 // -------- gathering ahead: stage 3
 
-// Starts the unit's gather if it needs one. If `must` is 0, a lack of slots is not an error: the unit is not
-// prefetched.
+// Starts the unit's gather if it needs one, unless no slot is free and `must` is 0.
 static int start_gather(zero *z, int unit, comm_use use, int must) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
@@ -418,8 +413,7 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));  // a slot is free now
 }
 
-// Drops units that were gathered ahead for the last pass but not used, so that every pass gathers as many
-// bytes as the plan predicts.
+// Every pass then gathers as many bytes as the plan predicts.
 int params_begin_pass(zero *z, int continues) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {

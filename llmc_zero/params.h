@@ -1,6 +1,5 @@
 // Parameters: gathered before the layers use them and released afterwards. Owns the slots and the gathers.
-// Each unit has a task that last changes its parameters; its gathers run after that task. Functions that
-// return an int return 0, or a negative error code with the error set.
+// Each unit has a task that last changes its parameters; its gathers run after that task.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"

@@ -1,6 +1,5 @@
 // Tracks the trainer's position in the step and what it may do next: the micro-batch, the open and finished
-// uses of each unit, and the promise of zero_promise_update. Functions that check a rule return 0, or
-// ZERO_ERR_MISUSE with a message that begins with `caller`.
+// uses of each unit, and the promise of zero_promise_update. Messages begin with `caller`.
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
 #include "schedule.h"
@@ -45,7 +44,7 @@ int pass_may_finish_gradients(const zero *z);
 int pass_gradients_are_finished(const zero *z, const char *caller);
 // This micro-batch of the unit's open backward use is the next one.
 int pass_may_finish_micro(zero *z, int unit, int micro);
-// A use of the unit may be opened. Also checks for dead ranks.
+// A use of the unit may be opened.
 int pass_may_open(zero *z, int unit, pass_direction d);
 
 // -------- changes

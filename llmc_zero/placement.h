@@ -4,14 +4,12 @@
 #define LLMC_ZERO_PLACEMENT_H
 #include "layout.h"
 
-// Returns where the state is stored: ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which
-// on a CPU is host memory.
+// Returns where the state is stored: ZERO_NVME; with a GPU, ZERO_HOST; or ZERO_DEVICE: on a CPU, host memory.
 zero_tier placement_tier(zero_value what, const zero_config *c);
 // Returns 1 if some of the state's elements are in files.
 int placement_in_files(zero_value what, const zero_config *c);
 int placement_crosses(const zero_config *c);  // 1: with a GPU, some state crosses the bus
-// Returns how many leading elements of a rank's part of a unit are away: in files or, with a GPU, in host
-// memory.
+// Returns how many leading elements of a rank's part of a unit are in files or, with a GPU, in host memory.
 int64_t placement_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // Returns 1 if a delayed update writes this rank's parameters of the unit, which is not frozen, to a second
 // region of the files, so that publishing them needs no copy.
@@ -21,8 +19,7 @@ int placement_has_next(const zero_config *c, const layout *l, int rank, int unit
 int64_t placement_largest_part(const zero_config *c, const layout *l);
 // Pieces end at multiples of this within the unit, so that in every state's file they are whole pages.
 int64_t placement_piece_elems(const zero_config *c, const layout *l);
-// Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements that are
-// away.
+// Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements away.
 int64_t placement_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
 
 #endif

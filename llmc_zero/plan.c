@@ -1,4 +1,3 @@
-// The plan of a rank: its allocations and its traffic.
 #include "plan.h"
 #include "base/error.h"
 #include "settings/settings.h"
@@ -17,11 +16,12 @@ static memory_request on_host(const zero_config *c, const char *purpose, size_t 
     return r;
 }
 
+static int64_t largest_unit(const layout *l) { return l->largest_shard * l->ranks; }
+
+// A shared unit is alone in its bucket.
 static int64_t largest_reduction(const layout *l) {
-    int64_t most = 0;
-    for (const layout_bucket *b = l->buckets; b < l->buckets + l->n_buckets; b++)
-        if (b->elems > most) most = b->elems;
-    return most;
+    const int64_t unit = largest_unit(l);
+    return unit > l->largest_bucket ? unit : l->largest_bucket;
 }
 
 static int units_used_twice(const layout *l) {
@@ -98,13 +98,6 @@ static void plan_buckets(plan *p, const zero_config *c, const layout *l, int mov
     p->own[PLAN_BUCKETS].blocks = singles < wanted ? singles : wanted;
     p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
     p->own[PLAN_SHARED_BUCKETS].blocks = shared;
-}
-
-static int64_t largest_unit(const layout *l) {
-    int64_t most = 0;
-    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
-        if (u->padded > most) most = u->padded;
-    return most;
 }
 
 // The result of the sum over micro-batches is in the bucket. A unit used more than once is reduced after each
@@ -191,19 +184,12 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
 }
 
-plan_item plan_item_of_ring(across_ring_name ring) {
-    static const plan_item items[RINGS] = {
-        [RING_PROCESSOR] = PLAN_PINNED, [RING_REDUCTIONS] = PLAN_COPIES, [RING_UPDATE] = PLAN_COPIES_UPDATE
-    };
-    return items[ring];
-}
-
 // With a GPU: plans the copies of states from the other side of the bus.
 static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     p->across = state_plan_across(c, l);
     for (int i = 0; i < RINGS; i++) {
         if (!p->across.bytes[i]) continue;
-        memory_request *r = &p->own[plan_item_of_ring(i)];
+        memory_request *r = &p->own[PLAN_PINNED + i];
         *r = request(ZERO_WORKING, "copies of states", p->across.bytes[i], ZERO_MOVED_BY_NONE);
         if (i == RING_PROCESSOR) r->tier = ZERO_HOST;
     }
@@ -333,7 +319,7 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
                           !placement_has_next(c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems; r = plan_next_piece(c, l, rank, r)) {
         const int is_away = r.from < away, by_cpu = r.from < by_cpu_until;
-        const int64_t stored = in_files && is_away ? state_file_bytes(l, rank, size, r) : 0;
+        const int64_t stored = in_files && is_away ? state_file_bytes(s, r) : 0;
         p->file_read += (reads + publishes) * stored;
         p->file_written += writes * stored;
         if (!crosses || by_cpu == (stays_on_host || is_away)) continue;
@@ -353,7 +339,7 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
         const int crosses = placement_crosses(c) && placement_tier(what, c) != ZERO_DEVICE;
         for (int u = 0; s.kept && u < state_units(&s); u++) {
             const int in_files = placement_in_files(what, c) && placement_away(what, c, l, rank, u);
-            const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
+            const int64_t stored = in_files ? state_file_bytes(&s, state_all(&s, u, rank)) : 0;
             const int64_t copied = crosses ? state_parts(&s) * l->units[u].shard * size : 0;
             int64_t reads = 0;
             if (what == ZERO_PARAM) reads = gathers_per_step(c, l, u);
@@ -512,8 +498,7 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 
-// The memory of the model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5). Frozen tensors
-// have parameters only.
+// The memory of the model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5).
 static zero_formula formula(const zero_config *c, const layout *l, int stage) {
     zero_config at_stage = *c;
     zero_formula f = { .bytes = 0 };

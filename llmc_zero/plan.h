@@ -15,7 +15,7 @@
 enum { HYPER_VALUES = 7, NORM_VALUES = EXACT_WORDS + HYPER_VALUES };
 
 // The allocations, in order of creation. The collectives' memory (comm_memory) comes first, except NCCL's,
-// which is last.
+// which is last. The rings' memory, from PLAN_PINNED on, is in the order of across_ring_name.
 typedef enum {
     PLAN_TRACE,
     PLAN_VALUES,        // staging of zero_set, zero_get and files; scalars of the norm
@@ -46,7 +46,6 @@ typedef enum {
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
-plan_item plan_item_of_ring(across_ring_name ring);
 
 // The rank that a plan is for.
 typedef struct {
@@ -121,8 +120,7 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
-// Returns the request for one block of PLAN_SHARED_SLOTS, PLAN_SHARED_BUCKETS or PLAN_EARLIER, for a unit
-// used more than once.
+// Returns the request for a shared unit's block of PLAN_SHARED_SLOTS, PLAN_SHARED_BUCKETS or PLAN_EARLIER.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
 // assumed: 1 if nothing in the plan is allocated yet (zero_memory_line.assumed).

@@ -39,7 +39,7 @@ static int open_across(zero *z) {
     char *memory[RINGS] = { NULL };
     if (!placement_crosses(&z->config)) return 0;
     for (int i = 0; i < RINGS; i++) {
-        const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
+        const memory_request *r = &z->plan.own[PLAN_PINNED + i];
         if (!z->plan.across.bytes[i]) continue;
         memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
         ZERO_TRY_ALLOC(memory[i]);
@@ -85,13 +85,14 @@ state *rank_state_with(const zero *z, zero_value what, int stored) {
 
 int rank_state_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values) {
     struct rank_states *s = &z->rank_states;
-    return state_read(rank_state_with(z, what, r.unit), COMM, r, values, s->staging, &s->moved[purpose]);
+    return state_move(rank_state_with(z, what, r.unit), COMM, r, STATE_READ, values, NULL, s->staging,
+                      &s->moved[purpose]);
 }
 
 int rank_state_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values) {
     struct rank_states *s = &z->rank_states;
-    return state_write(rank_state_with(z, what, r.unit), COMM, r, intent, values, s->staging,
-                       &s->moved[ZERO_FOR_CHECKPOINT]);
+    return state_move(rank_state_with(z, what, r.unit), COMM, r, intent, NULL, values, s->staging,
+                      &s->moved[ZERO_FOR_CHECKPOINT]);
 }
 
 int rank_state_gather(zero *z, comm_use use, zero_value what, int unit) {

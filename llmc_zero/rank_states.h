@@ -19,8 +19,7 @@ struct rank_states {
     int pinned;       // 1: the allocation that starts at `values` is pinned
 };
 
-// Opens the files and the copies across the bus. Each module creates the states that it uses with
-// rank_state_create.
+// Opens the files and the copies across the bus. Modules create the states that they use: rank_state_create.
 int rank_states_open(zero *z);
 int rank_state_create(zero *z, zero_value what);
 // Ends pending file transfers. Call rank_states_free later, once no collective uses the states.
@@ -30,8 +29,7 @@ void rank_states_free(zero *z);
 state *rank_state(const zero *z, zero_value what);
 // Returns the state that stores a unit's value. Without masters, ZERO_MASTER is stored in the parameters.
 state *rank_state_with(const zero *z, zero_value what, int stored);
-// Read elements of a value to the host as fp32, and write them back: see state_read. Writes count as those of
-// a checkpoint.
+// Read elements of a value to the host as fp32; write them, counted as a checkpoint's: see state_move.
 int rank_state_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values);
 int rank_state_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
 // (collective) Gathers all that this rank keeps of a unit: of each part, from the rank that owns it. On the

@@ -38,8 +38,7 @@ typedef struct {
 // most_uses: the maximum number of recorded uses per pass. Returns 0, or ZERO_ERR_MEMORY.
 int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree);
 
-// Call it when a pass of `uses` uses begins. is_last: 1 if the update follows this pass, 0 if another
-// micro-batch does.
+// Call it when a pass of `uses` uses begins. is_last: the update follows, not another micro-batch.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
 void schedule_use(schedule *s, int unit);  // records a use
 

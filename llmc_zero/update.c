@@ -1,7 +1,6 @@
-// The update of the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a
-// unit is one piece. If states are in files, a piece fills one of the file buffers, and reading the next
-// pieces, updating this one and writing the previous ones overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
-// section 5.2.2).
+// If all states are in memory, a unit is one piece. If states are in files, a piece fills one of the file
+// buffers, and reading the next pieces, updating this one and writing the previous ones overlap
+// (ZeRO-Infinity, Rajbhandari et al. 2021, section 5.2.2).
 #include "update.h"
 #include "internal.h"
 #include "tiers/state_file.h"
@@ -13,8 +12,7 @@
 static int run_adamw(void *ctx, task *k);
 static int run_publish(void *ctx, task *k);
 
-// Adds a segment for each tensor in the piece, without padding. Offsets are relative to the piece, so they
-// hold for every state.
+// Adds a segment for each tensor in the piece. Offsets are relative to the piece, the same for every state.
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
@@ -137,9 +135,8 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-// A unit's task runs after its bucket's reduction. But the tasks of previous units begin pieces of later
-// ones, perhaps before that reduction. If the device has streams, its work may even be queued still, and only
-// the unit's own task is ordered after it.
+// Tasks of previous units begin pieces of later ones, perhaps before their reduction. If the device has
+// streams, its work may even be queued still, and only the unit's own task is ordered after it.
 static int is_reduced(zero *z, int at) {
     const int unit = z->update.order[at];
     if (at == z->update.at) return 1;
@@ -156,8 +153,7 @@ static void trace_wait(zero *z, const struct update_piece *piece, double start) 
         trace_add(&z->trace, EVENT_WAIT, piece->range.unit, on, start);
 }
 
-// Begins opening the piece's states, except those already begun. Gradients are opened only if they are
-// reduced.
+// Begins opening the piece's states, except those already begun, and gradients that are not reduced yet.
 static int begin_piece(zero *z, struct update_opened *o) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
@@ -208,8 +204,7 @@ static int most_opened(const zero *z) {
     return placement_crosses(&z->config) || rank_state(z, ZERO_GRADIENT)->files ? 2 : UPDATE_OPENED;
 }
 
-// Adds the next piece to the open ones, with nothing begun. Returns NULL if enough are open, or if the order
-// is not known further.
+// Adds the next piece, with nothing begun. Returns NULL if enough are open or the order is not known further.
 static struct update_opened *open_next(zero *z) {
     struct update *s = &z->update;
     const int known = __atomic_load_n(&s->n_known, __ATOMIC_ACQUIRE);
@@ -366,8 +361,7 @@ static int read_ahead(zero *z) {
 
 // -------- the order of the units
 
-// First waits for the last update and publishes it, so that no unit is being updated while these fields are
-// set.
+// First ends and publishes the last update, so that no unit is being updated while these fields are set.
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     const int first_delayed = z->config.offload.delayed_update;
     ZERO_TRY(update_wait(z));
@@ -398,8 +392,7 @@ static int submit_early(zero *z, int unit) {
     return tasks_submit(&z->tasks, &s->units[unit].adamw, AFTER(grads_reduction(z, unit)));
 }
 
-// After all forward uses and the unit's last backward use, no hook needs the unit's parameters before the
-// next step.
+// After all forward uses and the unit's last backward use, only the next step needs its parameters.
 int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
@@ -449,8 +442,7 @@ static int submit_adamw(zero *z, int unit) {
     return tasks_submit(&z->tasks, &z->update.units[unit].adamw, AFTER(&z->tasks.trainer));
 }
 
-// Submits the unit's update unless it is early, and its gather. If later updates may be delayed, gathers must
-// not wait for them, so they wait for `publish`.
+// If later updates may be delayed, gathers must not wait for them, so they wait for `publish`.
 static int submit_unit(zero *z, int unit) {
     struct update_unit *u = &z->update.units[unit];
     const int may_be_delayed = z->config.offload.delayed_update > 0;

@@ -1,6 +1,5 @@
 // The update of the parts that this rank owns, piece by piece. Owns the order of the units, the pieces, the
-// open pieces, and the result of a delayed update until it is published. Functions that return an int return
-// 0, or a negative error code with the error set.
+// open pieces, and the result of a delayed update until it is published.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"

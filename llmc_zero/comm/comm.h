@@ -1,5 +1,4 @@
-// Collectives between the ranks of a group: a table of functions with three implementations, from which
-// comm_open chooses.
+// Collectives between the ranks of a group: a table of functions. comm_open chooses the implementation:
 //
 //   self   comm/self.c   one rank, which only copies
 //   host   comm/host.c   through host memory, in one or two groups (comm/staging.h): for CPUs, and GPUs
@@ -23,8 +22,7 @@ typedef struct {
     const float *plus;  // (elems) a reduction adds these to the mean; may be the shard; NULL: nothing
 } comm_piece;
 
-// The purpose of a collective, the same on all ranks. Errors name the units, and traffic is counted by
-// purpose.
+// The purpose of a collective, the same on all ranks. Errors name the units; traffic is counted by purpose.
 typedef struct {
     zero_purpose purpose;
     int unit, units;   // its first unit, and their number; units 0: scalars
@@ -126,8 +124,7 @@ comm_route comm_route_of(int window, int rank, net_group of);
 static inline int comm_slots(const comm_way *way) {
     return way->ranks + (comm_hosts(way) > 1 ? 2 * comm_hosts(way) : 0);
 }
-// Returns the bytes that a rank sends in a reduction of shards of so many elements. With two groups it sends
-// some as fp32 sums.
+// Returns the bytes that a rank sends in a reduction of shards of so many elements; some may be fp32 sums.
 int64_t comm_reduction_bytes(const comm_way *way, int64_t elems, int elem_bytes);
 // Returns what the settings request, for nodes with on_node consecutive ranks each. The sum over the ranks of
 // a node must be a subtree of the sum over all, so on_node must be a power of two.

@@ -30,8 +30,7 @@ static int64_t scatter_room(const comm_host *h, size_t size) {
     return (near < far ? near : far) / ALIGNED * ALIGNED;
 }
 
-// Packs the round's elements of every other rank's part into staging: for a near rank, those of its equals on
-// all hosts.
+// Packs every other rank's part of the round into staging: for a near rank, also those of its equals.
 static int pack(comm *c, const comm_round *round, size_t size) {
     const staging *near = c->host->near;
     for (int part = 0; part < c->group.ranks; part++) {
@@ -94,8 +93,7 @@ static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
 
 // -------- gathers
 
-// Copies into staging and into this rank's part of full; own may equal from. On a CPU it copies in pieces,
-// which stay in the cache for the second copy.
+// Copies into staging and to `own`, which may equal `from`: on a CPU in pieces that stay in the cache.
 static int copy_twice(comm *c, device *d, char *out, char *own, const char *from, size_t bytes) {
     size_t piece = d->asynchronous ? bytes : 16 << 10;
     for (size_t at = 0; at < bytes; at += piece) {
@@ -117,8 +115,7 @@ typedef struct {
     staging *near;  // the window of by.near and the other ranks of this host
 } gathering;
 
-// Copies what a round has gathered of a rank to its place in full. part: its number among those that take
-// part.
+// Copies what a round has gathered of a rank to its place in full. part: its number among the ranks.
 static int unpack(comm *c, const gathering *g, const comm_round *round, int part, const char *in) {
     for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
         char *to = u->piece->full + (part * u->piece->elems + u->from) * g->size;

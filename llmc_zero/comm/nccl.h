@@ -1,6 +1,5 @@
-// Collectives through NCCL, for ranks with one GPU each: from device memory to device memory, queued on the
-// device's streams. A rank sends as many bytes as it would through the host's staging, and by default the
-// shards get the same bits.
+// Collectives through NCCL, for ranks with one GPU each: between device memories, queued on the device's
+// streams. A rank sends as many bytes as through the host's staging, and by default gets the same bits.
 //
 //   reductions  on stream COMM, in one group or in two (comm/staging.h), with a communicator for each
 //   gathers     on stream GATHER, with another one, so that they need not wait for queued reductions

@@ -48,8 +48,7 @@ static int moves(const nccl_state *n, const communicator *k, const memory_block 
     return k->comm && b->moved_by & k->moves && (k != &n->of[BETWEEN] || b->base == n->c->incoming);
 }
 
-// Registers each block with the communicators that read or write it. All ranks have the same blocks in the
-// same order.
+// Registers each block with the communicators that use it. All ranks have the same blocks in the same order.
 int nccl_register_moved(nccl_state *n, memory *m) {
     int blocks = 0;
     for (const memory_block *b = m->blocks; b; b = b->next) blocks++;

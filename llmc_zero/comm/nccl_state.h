@@ -19,8 +19,7 @@ typedef struct {
 // or of equal place in the groups.
 enum { GATHERS, REDUCTIONS, BETWEEN, GROUP_GATHERS, EQUALS_GATHERS, COMMUNICATORS };
 
-// CUDA queues about 1024 operations on a stream before a call waits without a limit. A collective and what
-// orders it are fewer than 10.
+// A collective takes fewer than 10 of the 1024 operations that CUDA queues before a call waits without limit.
 enum { QUEUED = 64 };
 typedef struct {
     void *begin, *end;  // events, recorded on its stream before and after it

@@ -67,8 +67,7 @@ int staging_exchange(comm *c, staging *s, comm_use use, exchange_kind x, int roo
 
 // -------- opening and closing
 
-// The window is (ranks, 2, half). In each half of its part a rank has bytes for all ranks, or a part for
-// each.
+// The window is (ranks, 2, half). In each half, a rank has bytes for all ranks, or a part for each.
 static int use_window(comm *c, memory *m, staging *s, net_group of, window *w) {
     const size_t half = c->planned[COMM_WINDOW].bytes / 2, part = comm_part(half, of.ranks);
     char *in = window_memory(w);

@@ -60,8 +60,7 @@ staging staging_between(const comm *c, net_group of);
 
 // Ranks are numbered within the group of s.
 
-// Returns where this rank's bytes go before an exchange: those for rank dest in EXCHANGE_SCATTER, otherwise
-// those for all ranks.
+// Returns where this rank's bytes go before an exchange: in EXCHANGE_SCATTER for rank dest, else for all.
 char *staging_out(const staging *s, exchange_kind x, int dest);
 // Exchanges `bytes` bytes (SCATTER: per rank). Fails if the ranks are in different collectives. root: for
 // EXCHANGE_ROOT.

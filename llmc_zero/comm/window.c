@@ -81,8 +81,7 @@ int window_meet(window *w, net_use use, exchange_kind x) {
 
 // -------- opening and closing
 
-// The memory of a node's first rank. It has no name in the file system, so nothing is left behind when a rank
-// dies.
+// The memory of a node's first rank. It has no name in a file system, so nothing stays when a rank dies.
 typedef struct {
     char path[48], why[WINDOW_WHY];
     dev_t device;

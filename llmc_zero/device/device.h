@@ -51,8 +51,7 @@ typedef struct {
     // Adds the squares of the stretches, in pieces of SUM_BLOCK, to an exact sum.
     int (*add_squares)(device *d, device_stream s, uint64_t *words, const stretches *of_x, zero_dtype type,
                        const void *x);
-    // AdamW, or the trainer's own update. For the latter, the table's segments are in host memory, and on
-    // CUDA a->p must not be NULL.
+    // AdamW, or the trainer's own update: then the segments are in host memory, and CUDA needs a->p.
     int (*update)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
                   const adamw_arrays *a, const adamw_table *t);
 } device_functions;
@@ -83,8 +82,7 @@ extern device device_host;
 // Returns x, or a copy of it in `staging` if the host cannot read x; NULL after an error. The caller must
 // have waited for the streams that write x.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Returns where the host must write the new contents of x: x itself, or `staging`. device_commit then copies
-// staging to x.
+// Returns where the host must write the new contents of x: x, or `staging`, which device_commit copies to x.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }

@@ -4,7 +4,6 @@
 #include "room.h"
 #include "../base/error.h"
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 

@@ -1,5 +1,4 @@
-// A CUDA device: memory, streams, events. Plain C on the CUDA runtime; the kernels are in
-// device/kernels_cuda.cu.
+// A CUDA device: memory, streams, events. Plain C on the CUDA runtime, without the kernels.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
 #include "../base/clock.h"
@@ -13,11 +12,8 @@
 enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled for 8.0 and newer
 
 typedef struct {
-    int number;
-    cudaStream_t streams[DEVICE_STREAMS];
-    cudaStream_t created[DEVICE_STREAMS];  // those created by the plugin; without overlap, all work is on the
-                                           // trainer's stream
-    int n_created;
+    cudaStream_t streams[DEVICE_STREAMS];  // without overlap, all are the trainer's
+    int n_created;                         // streams of the plugin, after the trainer's
 } cuda_state;
 
 static int result_of(cudaError_t rc, const char *what) {
@@ -64,7 +60,7 @@ static void cuda_unpin(device *d, void *host) {
     if (!d->is_stalled) cudaHostUnregister(host);
 }
 
-static int cuda_enter(device *d) { return CUDA(cudaSetDevice(((cuda_state *)d->state)->number)); }
+static int cuda_enter(device *d) { return CUDA(cudaSetDevice(d->number)); }
 
 // Polls an event, or all of the stream if it is NULL.
 static int poll(device *d, device_stream s, void *event) {
@@ -143,8 +139,7 @@ static int queue_add_squares(device *d, device_stream s, uint64_t *words, const 
     return CUDA(cuda_add_squares(stream_of(d, s), words, of_x, type, x));
 }
 
-// Updates n elements of a segment. The function queues its kernels on the stream, so the next piece can use
-// the room again.
+// The own update queues its kernels on the stream, so the next piece can use the room again.
 static int queue_piece(device *d, device_stream s, const own_update *own, float grad_scale,
                        const adamw_arrays *a, zero_piece *piece, int64_t at) {
     const rank_parts gradient = { .ranks = 1, .own = (const char *)a->g + at * dtype_bytes(a->g_type) };
@@ -240,7 +235,7 @@ static int open_streams(cuda_state *s, const zero_config *config) {
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     for (int i = COMPUTE + 1; i < (copies_states ? DEVICE_STREAMS : DOWN); i++) {
         CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[i], cudaStreamNonBlocking, greatest));
-        s->created[s->n_created++] = s->streams[i];
+        s->n_created++;
     }
     return 0;
 }
@@ -256,7 +251,6 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
     *d =
         (device){ .f = &cuda_functions, .asynchronous = 1, .number = number, .visible = devices, .state = s };
-    s->number = number;
     CUDA_TRY(cudaSetDevice(number));
     CUDA_TRY(cudaGetDeviceProperties(&p, number));
     snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, p.name);
@@ -267,7 +261,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
 
 void device_cuda_close(device *d) {
     cuda_state *s = d->state;
-    while (s->n_created && !d->is_stalled) cudaStreamDestroy(s->created[--s->n_created]);
+    while (s->n_created && !d->is_stalled) cudaStreamDestroy(s->streams[s->n_created--]);
     free(s);
 }
 #endif

@@ -2,14 +2,12 @@
 #include "../base/error.h"
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 static double mib(double bytes) { return bytes / 1048576; }
 
-// Reads the number after `key` from a file of lines "key number", or from its start if key is "". Returns 1
-// if found.
+// Reads the number after `key` from a file of lines "key number", or the first one. Returns 1 if found.
 static int number_in(const char *path, const char *key, unsigned long long *n) {
     char line[512];
     size_t length = strlen(key);
@@ -58,8 +56,7 @@ static const cgroup_version version_2 = {
     "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
 };
 
-// Where a hierarchy is mounted, and the group at the top of the mount. In a container that may be the
-// container's group.
+// Where a hierarchy is mounted, and the group at the top of the mount: perhaps a container's own group.
 typedef struct {
     char point[PATH_MAX], top[PATH_MAX];
 } cgroup_mount;

@@ -11,8 +11,7 @@ typedef struct {
 
 // Finds the smallest of: this rank's share of the available memory, its share of the memory limits of this
 // process's cgroups (versions 1 and 2, wherever they are mounted), RLIMIT_AS and RLIMIT_DATA. root: ""; in
-// tests, a folder with proc/ and sys/. Returns 0, or ZERO_ERR_IO if the system does not report available
-// memory.
+// tests, a folder with proc/ and sys/. ZERO_ERR_IO: the system does not report available memory.
 int host_room_find(host_room *room, int ranks_on_host, const char *root);
 
 #endif

@@ -8,9 +8,8 @@
 //     file_start(e, &t); ... file_wait(e, &t);
 //     file_close(e);
 //
-// Order: if two transfers overlap in the file and at least one writes, they finish in the order in which they
-// were started. The first failure is final: every later start and wait returns it, and no more requests
-// begin.
+// If two transfers overlap in the file and at least one writes, they finish in the order in which they were
+// started. The first failure is final: every later start and wait returns it, and no more requests begin.
 #ifndef LLMC_ZERO_TIERS_FILE_H
 #define LLMC_ZERO_TIERS_FILE_H
 #include "../base/error.h"
@@ -50,8 +49,7 @@ int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // caller must keep them; the engine keeps its locks and its memory.
 int file_close(file_engine *e);
 
-// Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in parentheses if
-// a faster way is unavailable.
+// Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason for a slower way.
 const char *file_name(const file_engine *e);
 
 // Returns the bytes of host memory that an engine for states of this size uses, mostly for checksums.
@@ -80,8 +78,7 @@ typedef struct file_transfer {
     struct file_transfer *next, *prev;
 } file_transfer;
 
-// Queues the transfer, which begins as soon as the depth allows. t and its buffer must stay in place until
-// file_wait.
+// Queues the transfer, which begins when the depth allows. t and its buffer must stay until file_wait.
 int file_start(file_engine *e, file_transfer *t);
 // Returns 0 when the transfer has finished, or ZERO_ERR_IO with path, offset, cause and remedy. In either
 // case the caller may reuse the buffer, unless file_close later reports a hung disk. Returns at once if t was

@@ -64,8 +64,7 @@ static int fail_at_open(const char *name, int error) {
                      "%s: the file cannot be opened: %s", name, strerror(error));
 }
 
-// Returns 1 if the name still refers to the open file. It may not, because a run that ends removes its lock
-// file.
+// Returns 1 if the name still refers to the open file: a run that ends removes its lock file.
 static int has_name(const char *name, int fd) {
     struct stat named, opened;
     if (lstat(name, &named) || fstat(fd, &opened)) return 0;
@@ -119,8 +118,7 @@ static int check_folder(const char *folder) {
                        folder, s.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
-// Removes the name before the file has any states, so that nothing stays on the disk no matter how the
-// process ends.
+// Removes the name first, so that nothing stays on the disk no matter how the process ends.
 static int make_nameless(file_folder *f) {
     char name[NAME];
     snprintf(name, sizeof name, "%s.XXXXXX", f->path);

@@ -59,9 +59,8 @@ void queue_close(file_queue *q);
 
 // For file_engine.c. The caller holds the lock.
 void queue_append(file_queue *q, file_transfer *t);
-// Returns 0 when t (NULL: every transfer) has ended, 1 if it has not ended in time, or the first failure,
-// which may be a timeout of the disk. After a failure the queue no longer accesses any transfer, but the disk
-// may still access the buffers.
+// Returns 0 when t (NULL: every transfer) has ended, 1 if it has not in time, or the first failure, perhaps a
+// timeout of the disk. Then the queue accesses no transfer any more, but the disk may still use the buffers.
 int queue_wait(file_queue *q, const file_transfer *t, double seconds);
 // Gives a hung disk a little more time. Returns the number of requests it still has.
 int queue_wait_lost(file_queue *q);
@@ -69,8 +68,7 @@ int queue_wait_lost(file_queue *q);
 // For drivers, which must not hold the lock. Returns a request to perform, or NULL if none can begin. If
 // `wait` is set, waits for one and returns NULL only when the queue is closing.
 file_request *queue_take(file_queue *q, int wait);
-// Records the number of bytes that a request has moved, or a negative errno. Returns 1 if the driver must
-// perform the rest.
+// Records the bytes that a request has moved, or a negative errno. Returns 1 if the driver must go on.
 int queue_end(file_queue *q, file_request *r, long moved);
 static inline char *request_data(const file_request *r) { return r->data + r->done; }
 static inline int64_t request_at(const file_request *r) { return r->at + (int64_t)r->done; }

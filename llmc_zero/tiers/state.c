@@ -144,15 +144,10 @@ int state_ready(state_part *p) {
     return state_close_after(rc, p, rc != 0);
 }
 
-static int open_counted(state_part *p, state *s, device_stream on, state_range r, state_intent intent,
-                        state_moved *moved) {
-    p->moved = moved;
+int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent) {
+    p->moved = NULL;
     ZERO_TRY(state_begin(p, s, on, r, intent, NULL));
     return state_ready(p);
-}
-
-int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent) {
-    return open_counted(p, s, on, r, intent, NULL);
 }
 
 int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent) {
@@ -202,16 +197,16 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // -------- values
 
-// Copies elements to `read` or from `written`; the other one is NULL.
-static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
-                       const float *written, void *staging, state_moved *moved) {
+int state_move(state *s, device_stream on, state_range r, state_intent intent, float *read,
+               const float *written, void *staging, state_moved *moved) {
     const size_t size = dtype_bytes(s->dtype);
     const int64_t end = r.from + r.elems;
     while (r.from < end) {
-        state_part p;
+        state_part p = { .moved = moved };
         r.elems = end - r.from;
         r.elems = state_span(s, r);
-        ZERO_TRY(open_counted(&p, s, state_on_host(s, r) ? PROCESSOR : on, r, intent, moved));
+        ZERO_TRY(state_begin(&p, s, state_on_host(s, r) ? PROCESSOR : on, r, intent, NULL));
+        ZERO_TRY(state_ready(&p));
         device *d = p.on == PROCESSOR ? &device_host : s->device;
         int rc = 0;
         for (int64_t at = 0, n; at < r.elems && !rc; at += n) {
@@ -231,13 +226,4 @@ static int move_values(state *s, device_stream on, state_range r, state_intent i
         r.from += r.elems;
     }
     return 0;
-}
-
-int state_read(state *s, device_stream on, state_range r, float *values, void *staging, state_moved *moved) {
-    return move_values(s, on, r, STATE_READ, values, NULL, staging, moved);
-}
-
-int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
-                void *staging, state_moved *moved) {
-    return move_values(s, on, r, intent, NULL, values, staging, moved);
 }

@@ -27,8 +27,7 @@
 enum { STATES = ZERO_GRADIENT + 1 };  // one for each zero_value
 enum { STATE_WHOLE = -1 };            // instead of a part number: all parts that this rank keeps
 
-// STATE_WRITE: the caller writes every element of the tensors. The old contents are lost, including the
-// padding.
+// STATE_WRITE: the caller writes every element of the tensors; the old contents, even padding, are lost.
 typedef enum { STATE_READ, STATE_WRITE, STATE_CHANGE } state_intent;
 
 // Elements [from, from + elems) of a part.
@@ -141,18 +140,16 @@ static inline int state_held(const state *s) {
 char *state_own(const state_part *p);
 // Returns the number of elements of the unit before the part; 0 for STATE_WHOLE.
 int64_t state_before(const state *s, int unit, int part);
-// Intersects the unit's elements [begin, begin + count) with `part`: *n elements, from *from on, relative to
-// the part.
+// Intersects the unit's elements [begin, begin + count) with `part`: *n elements from the part's *from on.
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
                      int64_t *n);
 
-// Copies elements of a part to or from fp32 on the host, and waits. on: the stream that opens them, unless
-// they are on the host. staging: VALUES_CHUNK fp32 elements, needed if the host cannot read device memory.
-// moved: where the bytes of files count.
+// Copies elements of a part to `read` or from `written`, fp32 on the host, and waits; the other one is NULL.
+// on: the stream that opens them, unless they are on the host. staging: VALUES_CHUNK fp32 elements, needed if
+// the host cannot read device memory. moved: where the bytes of files count.
 enum { VALUES_CHUNK = 1 << 16 };
-int state_read(state *s, device_stream on, state_range r, float *values, void *staging, state_moved *moved);
-int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
-                void *staging, state_moved *moved);
+int state_move(state *s, device_stream on, state_range r, state_intent intent, float *read,
+               const float *written, void *staging, state_moved *moved);
 
 extern const state_store state_in_memory;
 extern const state_store *state_default_store;  // for tests to set before zero_create

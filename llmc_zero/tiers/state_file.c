@@ -27,19 +27,15 @@ struct state_files {
     state_moved of_steps;
 };
 
-// A part begins at the same offset within a page in its file and in the gathered unit, so that O_DIRECT can
-// read it straight into the unit.
-static size_t skew(const layout *l, int rank, int unit, size_t size) {
-    return layout_before(&l->units[unit], rank) * size % FILE_ALIGN;
+// A part begins at the same offset within a page in its file and in the gathered unit, for direct reads.
+static size_t skew(const state *s, int unit) {
+    return layout_before(&s->layout->units[unit], s->rank) * dtype_bytes(s->dtype) % FILE_ALIGN;
 }
 
-size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r) {
-    int64_t first = skew(l, rank, r.unit, size) + r.from * size;
+size_t state_file_bytes(const state *s, state_range r) {
+    const size_t size = dtype_bytes(s->dtype);
+    int64_t first = skew(s, r.unit) + r.from * size;
     return round_up(first + r.elems * size, FILE_ALIGN) - round_down(first, FILE_ALIGN);
-}
-
-static size_t region_bytes(const layout *l, int rank, int unit, size_t size, int64_t away, size_t block) {
-    return away ? round_up(skew(l, rank, unit, size) + away * size, block) : 0;
 }
 
 file_settings state_file_settings(const zero_config *c, int rank) {
@@ -54,19 +50,21 @@ file_settings state_file_settings(const zero_config *c, int rank) {
 }
 
 // Blocks alternate between the folders, so if regions can exceed a block, they start on block boundaries.
-static size_t region_align(const zero_config *c, const layout *l) {
+static size_t region_bytes(const state *s, const zero_config *c, int unit) {
     const size_t block = c->offload.nvme_block_bytes;
-    return placement_largest_part(c, l) * sizeof(float) > block ? block : FILE_ALIGN;
+    const size_t align = placement_largest_part(c, s->layout) * sizeof(float) > block ? block : FILE_ALIGN;
+    const int64_t away = placement_away(s->what, c, s->layout, s->rank, unit);
+    return away ? round_up(skew(s, unit) + away * dtype_bytes(s->dtype), align) : 0;
 }
 
 // A bucket's sums are adjacent in its half, and each starts at a page boundary.
-static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
+static void plan_sums(state_files_plan *p, const state *s) {
+    const layout *l = s->layout;
     p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
     for (int i = 0; i < l->n_buckets; i++) {
         size_t bytes = 0;
         for (int u = 0; u < l->n_units; u++)
-            if (l->units[u].bucket == i)
-                bytes += state_file_bytes(l, rank, size, (state_range){ u, rank, 0, l->units[u].shard });
+            if (l->units[u].bucket == i) bytes += state_file_bytes(s, state_all(s, u, s->rank));
         if (bytes > p->half_bytes) p->half_bytes = bytes;
     }
 }
@@ -78,14 +76,12 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
         if (!s.kept || !placement_in_files(what, c)) continue;
         for (int u = 0; u < state_units(&s); u++) {
             const int versions = 1 + (what == ZERO_PARAM && placement_has_next(c, l, rank, u));
-            p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
-                                                          placement_away(what, c, l, rank, u),
-                                                          region_align(c, l));
+            p.file_bytes[what] += versions * region_bytes(&s, c, u);
         }
         if (!p.file_bytes[what]) continue;
         p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one being read, one in use, one being written
         if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
-        if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
+        if (what == ZERO_GRADIENT) plan_sums(&p, &s);
     }
     p.pool_bytes = p.buffers * p.buffer_bytes + p.halves * p.half_bytes;
     return p;
@@ -104,7 +100,7 @@ static void place_sums(struct state_files *f, const state_files_plan *p, const z
         if (bucket < 0) continue;
         f->sums[u] = (file_buffer){ .memory = halves + bucket % p->halves * p->half_bytes + used[bucket],
                                     .unit = u };
-        used[bucket] += state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
+        used[bucket] += state_file_bytes(&s, state_all(&s, u, rank));
     }
 }
 
@@ -239,11 +235,9 @@ static void give_buffer(struct state_files *f, file_buffer *b) {
 // Finds the range's whole pages in the files. Returns the number of bytes before the range in the first page.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
-    size_t size = dtype_bytes(s->dtype);
-    int64_t region = s->units[p->range.unit].region;
-    int64_t inside = skew(s->layout, s->rank, p->range.unit, size) + p->range.from * size;
-    *offset = region + round_down(inside, FILE_ALIGN);
-    *bytes = state_file_bytes(s->layout, s->rank, size, p->range);
+    const int64_t inside = skew(s, p->range.unit) + p->range.from * dtype_bytes(s->dtype);
+    *offset = s->units[p->range.unit].region + round_down(inside, FILE_ALIGN);
+    *bytes = state_file_bytes(s, p->range);
     return inside % FILE_ALIGN;
 }
 
@@ -327,20 +321,16 @@ static const state_store in_files = {
 
 int64_t state_files_not_read(const state *s, state_range read) {
     const state_range all = state_all(s, read.unit, s->rank);
-    const size_t size = dtype_bytes(s->dtype);
     if (!s->units[read.unit].away || read.elems == all.elems) return 0;
-    const size_t is_read = read.elems ? state_file_bytes(s->layout, s->rank, size, read) : 0;
-    return (int64_t)(state_file_bytes(s->layout, s->rank, size, all) - is_read);
+    return (int64_t)(state_file_bytes(s, all) - (read.elems ? state_file_bytes(s, read) : 0));
 }
 
 // Places the elements that are away in the files, after those placed before.
 static int place(state *s, const zero_config *c, memory *m, int n_units) {
-    const layout *l = s->layout;
-    const size_t size = dtype_bytes(s->dtype);
     ZERO_TRY(state_split_units(s, c, m, n_units));
     for (int u = 0; u < n_units; u++) {
         s->units[u].region = s->files->placed;
-        s->files->placed += region_bytes(l, s->rank, u, size, s->units[u].away, region_align(c, l));
+        s->files->placed += region_bytes(s, c, u);
     }
     return 0;
 }

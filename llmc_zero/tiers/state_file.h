@@ -20,16 +20,14 @@ typedef struct {
     size_t pool_bytes;  // buffers and halves
 } state_files_plan;
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
-// Returns the bytes read to open a range, or written to close it: whole pages. size: bytes per element.
-size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
+// Returns the bytes read to open a range, or written to close it: whole pages.
+size_t state_file_bytes(const state *s, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
-// Creates the files, all zeros. m: allocates the tables. pool: memory of the planned size. tr: records the
-// reads and writes.
+// Creates the files, all zeros. m: for the tables. pool: memory of the planned size. tr: records transfers.
 int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, memory *m,
                      char *pool, trace *tr);
-// Removes the files. Like file_close, returns 1 if a hung disk may still use the pool or the buffers of
-// direct reads. f may be NULL.
+// Removes the files. Returns 1 if a hung disk may still use the pool or direct reads' memory. f may be NULL.
 int state_files_close(struct state_files *f);
 // Sets the members of *info that concern files. Waits for pending writes.
 void state_files_describe(struct state_files *f, zero_files *info);
