@@ -413,7 +413,7 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));  // a slot is free now
 }
 
-// Every pass then gathers as many bytes as the plan predicts.
+// Drops units that were gathered ahead but not used: every pass gathers as many bytes as the plan predicts.
 int params_begin_pass(zero *z, int continues) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {
