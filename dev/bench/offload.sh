@@ -22,15 +22,11 @@ declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer
     [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0"
     [behind]='--offload-optimizer cpu --delayed-update 1' [delayed]="$both --delayed-update 1")
 
-traffic() {
-    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
-        "$work/run/summary.json"
-}
 ours() {  # MODE
     # shellcheck disable=SC2086
     OMP_NUM_THREADS=1 OMPI_MCA_hwloc_base_binding_policy=none begin_train 2 "${model[@]}" ${options[$1]}
     most VmHWM status
-    echo "$1 $(field tokens_per_s) $(field params_hash) $(traffic) $((peak / 1024))" >>"$work/runs"
+    echo "$1 $(field tokens_per_s) $(field params_hash) $(nvme_traffic) $((peak / 1024))" >>"$work/runs"
 }
 step_peer() {   # MODE
     local name=deepspeed
