@@ -49,7 +49,7 @@ def shapes(c):
 
 
 def read_model(path):
-    """Reads llm.c's file in fp32 or bf16. Returns the configuration, and name -> one fp32 tensor per layer."""
+    """Reads llm.c's file, fp32 or bf16. Returns the configuration, and name -> an fp32 tensor per layer."""
     header = np.fromfile(path, dtype="<i4", count=256).tolist()
     if header[0] != 20240326 or header[1] not in (3, 5):
         sys.exit(path + " is not llm.c's model file")

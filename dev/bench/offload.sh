@@ -50,11 +50,9 @@ for round in $(seq "$rounds"); do
 done
 
 print_machine
-awk -v tokens=$((2 * batch * 256)) -v out="$out" '
-    function median(list, n, i, j, x, t) {
+sort -k1,1 -k2,2n "$work/runs" | awk -v tokens=$((2 * batch * 256)) -v out="$out" '
+    function median(list, n, x) {       # of a sorted list
         n = split(list, x, " ")
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && x[j] + 0 < x[j - 1] + 0; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
         return (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2
     }
     # base: the run in memory with the same computation
@@ -99,4 +97,4 @@ awk -v tokens=$((2 * batch * 256)) -v out="$out" '
         peer_row("optimizer", "DeepSpeed: masters, moments")
         peer_row("both", "DeepSpeed: parameters too")
         exit differs
-    }' "$work/runs"
+    }'
