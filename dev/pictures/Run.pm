@@ -42,11 +42,6 @@ sub value {
     die "$folder has no $key\n";
 }
 
-sub median {
-    my @sorted = sort { $a <=> $b } @_;
-    return ($sorted[$#sorted / 2] + $sorted[@sorted / 2]) / 2;
-}
-
 sub metrics {       # the values of one member, step by step
     my ($folder, $key) = @_;
     return map { /"$key": ([^,}]+)/ ? $1 : () } lines_of("$folder/metrics.jsonl");
