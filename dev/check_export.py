@@ -15,14 +15,12 @@ import tempfile
 import warnings
 
 try:
-    import numpy as np
     import torch
     import transformers
+    import reference_gpt2
 except ImportError as e:
     print(e)
     sys.exit(77)
-
-import reference_gpt2
 
 ROWS = 3
 
@@ -48,34 +46,13 @@ def printed_by(function):
         return result, f.read().decode()
 
 
-def read_bin(path):
-    """Reads llm.c's file; returns the configuration and parameters for dev/reference_gpt2.py."""
-    raw = open(path, "rb").read()
-    magic, version, longest, vocab, layers, heads, channels, padded = np.frombuffer(raw, "<i4", 8)
-    if magic != 20240326 or version not in (3, 5):
-        die(path + " is not llm.c's model file")
-    c = reference_gpt2.Config(int(layers), int(heads), int(channels), int(vocab), int(longest))
-    c.padded = int(padded)
-    if version == 3:
-        values = np.frombuffer(raw, "<f4", offset=1024)
-    else:
-        values = (np.frombuffer(raw, "<u2", offset=1024).astype("<u4") << 16).view("<f4")
-    p, at = {}, 0
-    for name, (shape, per_layer) in reference_gpt2.shapes(c).items():
-        n = int(np.prod(shape))
-        p[name] = []
-        for _ in range(c.layers if per_layer else 1):
-            p[name].append(torch.from_numpy(values[at:at + n].astype("f8").reshape(shape)))
-            at += n
-    return c, p
-
-
 def check_model(folder, path):
     (model, info), printed = printed_by(lambda: transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True))
     if printed or any(info.values()):
         die("loading %s is not silent: %s %s" % (folder, printed, {k: v for k, v in info.items() if v}))
-    c, p = read_bin(path)
+    c, p = reference_gpt2.read_model(path)
+    p = {name: [x.double() for x in layers] for name, layers in p.items()}
     length = min(c.longest, 128)
     tokens = torch.randint(0, c.vocab, (ROWS, length), generator=torch.Generator().manual_seed(1))
     dtype = next(model.parameters()).dtype

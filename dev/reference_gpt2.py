@@ -48,6 +48,28 @@ def shapes(c):
     }
 
 
+def read_model(path):
+    """Reads llm.c's file, fp32 or bf16. Returns the configuration, and name -> an fp32 tensor per layer."""
+    header = np.fromfile(path, dtype="<i4", count=256).tolist()
+    if header[0] != 20240326 or header[1] not in (3, 5):
+        sys.exit(path + " is not llm.c's model file")
+    longest, vocab, layers, heads, channels, padded = header[2:8]
+    c = Config(layers, heads, channels, vocab, longest)
+    c.padded = padded
+    values = np.fromfile(path, dtype="<f4" if header[1] == 3 else "<u2", offset=1024)
+    if header[1] == 5:
+        values = (values.astype("<u4") << 16).view("<f4")
+    p, at = {}, 0
+    for name, (shape, per_layer) in shapes(c).items():
+        p[name] = []
+        for _ in range(layers if per_layer else 1):
+            n = int(np.prod(shape))
+            p[name].append(torch.from_numpy(values[at:at + n].reshape(shape).copy()))
+            at += n
+    assert at == len(values), path
+    return c, p
+
+
 def layer_norm(x, weight, bias):
     centred = x - x.mean(-1, keepdim=True)
     return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * weight + bias

@@ -12,42 +12,32 @@ trace=$1 picture=${2:-} title=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Writes lines "SECONDS WHAT +1|-1" in chronological order. WHAT is the event's kind, or "step" when the
-# trainer starts AdamW; gathers and reductions are both "collective", forward and backward are both "pass".
+names='reads,writes,copies to the host,copies to the device,collectives,forward and backward,AdamW'
+
+# Writes lines "SECONDS LANE CHANGE" in chronological order; lane 0: the trainer starts AdamW. While the
+# trainer or AdamW waits, its lane is far below 0, so that this time does not count as computation.
 awk -F'"' -v process=$((${RANK:-0} + 1)) '
+    BEGIN {
+        lane["read"] = 1; lane["write"] = 2; lane["to host"] = 3; lane["to device"] = 4
+        lane["gather"] = lane["reduce"] = 5; lane["forward"] = lane["backward"] = 6; lane["update"] = 7
+        waits[1] = 6; waits[5] = 7      # by thread
+    }
     function number(key,    after) {
         after = length(key) + 3
         return match($0, "\"" key "\":[0-9.]+") ? substr($0, RSTART + after, RLENGTH - after) : 0
     }
     !/"ph":"X"/ || number("pid") != process { next }
     {
-        from = number("ts") / 1e6; what = $8; thread = int(number("tid") / 100) - 1
-        if (what == "step") next
-        if (what == "wait" && thread == 4) what = "pause"
-        if (what == "wait" && thread) next
-        if ($4 == "update") { printf "%.6f step 0\n", from; next }
-        if (what == "squares") next
-        if (what == "to device") what = "up"
-        if (what == "to host") what = "down"
-        if (what == "gather" || what == "reduce") what = "collective"
-        if (what == "forward" || what == "backward") what = "pass"
-        printf "%.6f %s 1\n%.6f %s -1\n", from, what, from + number("dur") / 1e6, what
+        from = number("ts") / 1e6; i = lane[$8]; n = 1
+        if ($8 == "wait") { i = waits[int(number("tid") / 100)]; n = -1000 }
+        if ($4 == "update") printf "%.6f 0 0\n", from
+        else if (i) printf "%.6f %d %d\n%.6f %d %d\n", from, i, n, from + number("dur") / 1e6, i, -n
     }' "$trace" | sort -n >"$work/changes"
-[ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps, too few to count"
+[ "$(grep -c ' 0 0$' "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps, too few to count"
 
-# Goes through the changes and counts the running events of each kind. Time in which the trainer or AdamW
-# waits does not count as computation. Writes the last step's bars to the file bars, as "LANE FROM TO" in
-# seconds since its start.
-awk -v bars="$work/bars" '
-    function at_work(lane) {
-        if (lane == 1) return open["read"] > 0
-        if (lane == 2) return open["write"] > 0
-        if (lane == 3) return open["down"] > 0
-        if (lane == 4) return open["up"] > 0
-        if (lane == 5) return open["collective"] > 0
-        if (lane == 6) return open["pass"] > 0 && !(open["wait"] > 0)
-        return open["update"] > 0 && !(open["pause"] > 0)
-    }
+# Goes through the changes and counts the running events of each lane. Writes the last step's bars to the file
+# bars, as "LANE FROM TO" in seconds since its start.
+awk -v bars="$work/bars" -v names="$names" '
     function add_bar(lane, to) {
         if (!is_last || to <= since[lane]) return
         # Closes invisible gaps to keep the picture small.
@@ -56,7 +46,7 @@ awk -v bars="$work/bars" '
         starts[lane] = since[lane]; ends[lane] = to
     }
     NR == FNR {
-        if ($2 == "step") { if (!steps++) first = $1; last_begin = last; last = $1 }
+        if (!$2) { if (!steps++) first = $1; last_begin = last; last = $1 }
         next
     }
     FNR == 1 { begin = last_begin; step_s = last - last_begin }
@@ -74,30 +64,24 @@ awk -v bars="$work/bars" '
                 else if (was[3] || was[4] || was[5]) under_others += now - from
             }
         }
-        if ($2 == "step") {
-            if ($1 == last_begin) { is_last = 1; for (i = 1; i <= 7; i++) since[i] = now }
-            if ($1 == last) for (i = 1; i <= 7; i++) { if (was[i]) add_bar(i, now); since[i] = now }
-            if ($1 == last) is_last = 0
+        if (!$2) {
+            for (i = 1; i <= 7; i++) { if (was[i]) add_bar(i, now); since[i] = now }
+            is_last = now == last_begin
+            next
         }
         open[$2] += $3
-        for (i = 1; i <= 7; i++) {
-            is = at_work(i)
-            if (is && !was[i]) since[i] = now
-            if (!is && was[i]) add_bar(i, now)
-            was[i] = is
-        }
+        is = open[$2] > 0
+        if (is && !was[$2]) since[$2] = now
+        if (!is && was[$2]) add_bar($2, now)
+        was[$2] = is
     }
     END {
-        split("reads writes copies_to_the_host copies_to_the_device collectives " \
-            "forward_and_backward AdamW", name, " ")
+        split(names, name, ",")
         for (i = 1; i <= 7; i++) if (ends[i] != "") print i, starts[i] - begin, ends[i] - begin >bars
         all = last - first; n = steps - 1
         printf "%d steps of %.3f s on average; busy per step:\n", n, all / n
-        for (i = 1; i <= 7; i++) {
-            if (!busy[i]) continue
-            gsub("_", " ", name[i])
-            printf "  %-22s %7.3f s %5.0f %%\n", name[i], busy[i] / n, 100 * busy[i] / all
-        }
+        for (i = 1; i <= 7; i++)
+            if (busy[i]) printf "  %-22s %7.3f s %5.0f %%\n", name[i], busy[i] / n, 100 * busy[i] / all
         if (!disk_s) exit
         printf "the disk is busy for %.3f s per step. During this time forward or backward runs for ",
             disk_s / n
@@ -120,13 +104,10 @@ case $picture in
 esac
 # Writes lines "ROW LANE FROM TO", the first lane on top; unused lanes get no row.
 lanes=$(cut -d' ' -f1 "$work/bars" | sort -u | wc -l)
-sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" '
-    $1 != lane { row++; lane = $1 }
-    { print lanes + 1 - row, $0 }' >"$work/rows"
-tics=$(awk '
-    BEGIN { split("reads,writes,copies to the host,copies to the device,collectives," \
-            "forward and backward,AdamW", name, ",") }
-    !seen[$2]++ { printf "%s\"%s\" %d", n++ ? ", " : "", name[$2], $1 }' "$work/rows")
+tics=$(sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" -v names="$names" -v rows="$work/rows" '
+    BEGIN { split(names, name, ","); row = lanes + 1 }
+    $1 != lane { lane = $1; row--; printf "%s\"%s\" %d", row < lanes ? ", " : "", name[lane], row }
+    { print row, $0 >rows }')
 gnuplot - <<END || fail "gnuplot could not draw $picture"
 set terminal $terminal
 set output "$work/picture"

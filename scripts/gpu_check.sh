@@ -299,6 +299,16 @@ headers for cuDNN's attention. NCCL's are in libnccl-dev. With ATTENTION=cublasl
 END
     finish 1
 }
+# random_tokens COUNT VOCABULARY: prints a shard. The frequency of token i is roughly proportional to
+# 1/(i + 1), like that of words in text; with equal frequencies the embedding's gradient would have fewer
+# collisions. The same arguments give the same bytes.
+random_tokens() {
+    perl -e '($n, $v) = @ARGV; $x = 1; print pack("l<3 x1012", 20240520, 1, $n) or die;
+        for (1 .. $n) {
+            { use integer; $x = $x * 6364136223846793005 + 1442695040888963407; }
+            print pack("S<", exp(($x >> 11) / 2 ** 53 * log($v + 1)) - 1) or die;
+        }' "$@"
+}
 build() {
     local V=${model#*v} cudnn=0 found tests=("$out"/build/tests/{gpu_gate,test_device,test_layers_cuda})
     [ "${attentions[0]}" != cudnn ] || cudnn=1 found='with cuDNN and with NCCL'
@@ -306,8 +316,7 @@ build() {
         "$trainer" "${tests[@]}"
     [[ $model = l*v*t* ]] || V=50257
     [ "$(row make 3)" = ok ] && install -st "$bin" "${tests[@]}" && strip "$trainer" &&
-        ${CC:-cc} -O2 dev/data/make_random_tokens.c -o "$out/make_tokens" -lm &&
-        "$out/make_tokens" "$tokens" $((B * T * (steps + 1) + 1)) "${V%%t*}" || build_failed
+        random_tokens $((B * T * (steps + 1) + 1)) "${V%%t*}" >"$tokens" || build_failed
     record gradients 3000 "$bin/gpu_gate" write "$bin/model.gradients" "${data[@]}" "${of_model[@]}" \
         --device cpu --dtype fp32 -r 3
     record gradients-shape 3000 "$bin/gpu_gate" write "$bin/shape.gradients" "${data[@]}" "${of_shape[@]}" \

@@ -1,6 +1,7 @@
 # The recipes of run_gpt2_124M.sh, _350M.sh, _774M.sh and _1558M.sh, which set $size and source this file. The
 # hyperparameters are those of llm.c (github.com/karpathy/llm.c, scripts/run_gpt2_*.sh, commit f1e2ace).
-# docs/train-124m.md is the guide.
+# docs/train-124m.md is the guide. Here, the recipes ran with a tiny model on CPUs only; README.md has the
+# status of GPUs.
 #
 # Usage: scripts/run_gpt2_124M.sh [--dry-run]     --dry-run prints the commands and runs nothing
 # Settings in the environment:

@@ -48,30 +48,25 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
 done
 ratios=
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-# best DTYPE PEER...: prints the speed of the fastest peer. over DTYPE PEER...: prints stage 3's speed
-# relative to that
-best() {
-    dtype=$1
-    shift
-    for p in "$@"; do speed "$p" "$dtype"; done | sort -n | tail -n 1
+# over DTYPE NAME...: prints stage 3's speed relative to the fastest of these
+over() {
+    ratio "$(speed zero-3 "$1")" "$(for p in "${@:2}"; do speed "$p" "$1"; done | sort -n | tail -n 1)"
 }
-over() { ratio "$(speed zero-3 "$1")" "$(best "$@")"; }
-declare -A to_stage0 to_zero3 to_all
-for dtype in bf16 fp32; do
-    to_stage0[$dtype]=$(ratio "$(speed zero-3 $dtype)" "$(speed zero-0 $dtype)")
-    to_zero3[$dtype]=$(over $dtype fsdp2 deepspeed)
-    to_all[$dtype]=$(over $dtype fsdp2 deepspeed ddp single)
-    ratios+=", \"stage3_to_stage0_$dtype\": \"${to_stage0[$dtype]}\", \"stage3_to_zero3_peers_$dtype\": "\
-"\"${to_zero3[$dtype]}\", \"stage3_to_all_peers_$dtype\": \"${to_all[$dtype]}\""
-done
-record "{\"name\": \"ratios\", \"machine\": \"$machine\"$ratios}"
-printf '%-28s %12s %12s\n' "stage 3 / stage 0" "${to_stage0[bf16]}" "${to_stage0[fp32]}"
+# row KEY TITLE AIM NAME...
+row() {
+    local bf16 fp32
+    bf16=$(over bf16 "${@:4}") fp32=$(over fp32 "${@:4}")
+    printf '%-28s %12s %12s%s\n' "$2" "$bf16" "$fp32" "$3"
+    ratios+=", \"$1_bf16\": \"$bf16\", \"$1_fp32\": \"$fp32\""
+}
+row stage3_to_stage0 'stage 3 / stage 0' '' zero-0
 if [ -n "$peers" ]; then
-    printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, deepspeed" \
-        "${to_zero3[bf16]}" "${to_zero3[fp32]}"
-    printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of all" \
-        "${to_all[bf16]}" "${to_all[fp32]}"
+    row stage3_to_zero3_peers 'stage 3 / fsdp2, deepspeed' '   (aim: 2.00 in bf16, 1.20 in fp32)' \
+        fsdp2 deepspeed
+    row stage3_to_all_peers 'stage 3 / the best of all' '   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)' \
+        fsdp2 deepspeed ddp single
 fi
+record "{\"name\": \"ratios\", \"machine\": \"$machine\"$ratios}"
 
 # ---- memory as the system measures it: a rank's peak Pss compared with its printed table, in separate runs,
 # because sampling costs time

@@ -3,9 +3,10 @@
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . scripts/mpi_env.sh
+. tests/hosts.sh
 export DS_ACCELERATOR=cpu
 peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work"; [ $hosts_n = 0 ] || hosts_end' EXIT
 trap 'exit 1' INT TERM
 mkdir -p build
 
@@ -17,7 +18,7 @@ print_machine() { echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /pr
 # or FILE: after a failed command, prints the file and exits
 or() { cat "$1"; exit 1; }
 # begin_train NP OPTION...: starts the trainer in the background, with -o $work/run; sets job. field KEY:
-# prints a value from its summary
+# prints a value from its summary. nvme_traffic: prints the bytes that a rank reads and writes in a step
 begin_train() {
     rm -rf "$work/run"   # a new run needs an empty folder
     mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -v 0 -s 0 -n 0 -o "$work/run" \
@@ -25,6 +26,23 @@ begin_train() {
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
+nvme_traffic() {
+    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
+        "$work/run/summary.json"
+}
+# two_hosts RATE: makes two hosts (tests/hosts.sh) that send at this rate; on failure returns 1 and sets
+# hosts_why. on_hosts PROGRAM ARGUMENT...: runs the program with a rank on each
+two_hosts() {
+    hosts_make 2 || return 1
+    hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
+    hosts_limit "$1" 2>"$work/why" && return
+    hosts_why="tc (iproute2) cannot limit the network to $1: $(head -n 1 "$work/why")"
+    return 1
+}
+on_hosts() {
+    (hosts_run 0 timeout 580 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
+        --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$(realpath "$1")" "${@:2}" </dev/null)
+}
 # most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum (KiB)
 most() {
     local pid kib

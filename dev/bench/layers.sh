@@ -4,22 +4,19 @@
 #   ranks     GPT-2 124M, one micro-batch: --any-ranks 1 compared with the default
 #   hosts     two hosts (network namespaces) at RATE (1gbit), 8 micro-batches, 6 layers of GPT-2 124M's width;
 #             needs root, ip and tc
-#   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches, without clipping (CLIP=1: with it);
+#   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches, without clipping;
 #             DISK_MB=1000 limits the folder's disk to so many MB/s of reads and of writes (cgroup v1 or v2;
 #             needs root). Micro-batches of 1 x 16, for which the disk is the limit, compare layers with
 #             batches; those of 1 x 128 compare a step by layers with the longer of computing, timed in
 #             memory, and of moving the bytes at that rate. EXTRA: more options of the runs on NVMe
-#   traffic   bytes sent and read per step for 1 to 16 micro-batches
 #   dev/bench/layers.sh [FOLDER [ROUNDS [PART...]]]       build/, 3 rounds, all parts
 . "$(dirname "$0")/common.sh"
-. tests/hosts.sh
 folder=${1:-build} rounds=${2:-3}
 [ $# -le 2 ] || parts=${*:3}
 rate=${RATE:-1gbit} group=
-trap 'hosts_end; rm -rf "$work"; unlimit' EXIT
+trap 'rm -rf "$work"; unlimit; [ $hosts_n = 0 ] || hosts_end' EXIT
 export OMP_NUM_THREADS=1 OMPI_MCA_hwloc_base_binding_policy=none
 common=(-z 3 --dtype bf16 --threads 1)
-nvme=(--nvme "$folder" --offload-optimizer nvme --offload-param nvme --overlap 1)
 
 # -------- the limit of the disk: a cgroup that this shell joins, so that its runs are in it
 
@@ -67,16 +64,13 @@ part_ranks() {
 }
 
 part_hosts() {
-    hosts_make 2 || { echo "hosts: skipped: $hosts_why"; return; }
-    hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
-    hosts_limit "$rate"
+    two_hosts "$rate" || { echo "hosts: skipped: $hosts_why"; return; }
     for _ in $(seq "$rounds"); do
         for way in batches layers; do
             rm -rf "$work/run"
-            (hosts_run 0 timeout 580 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 \
-                -np 2 --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/train_gpt2_zero" "${common[@]}" \
-                -e l6h12c768v50257t1024 -b 1 -t 256 -d 4096 -x 4 -v 0 -s 0 -n 0 --overlap 1 \
-                -o "$work/run" --accumulate $way >"$work/log" 2>&1 </dev/null) || or "$work/log"
+            on_hosts ./train_gpt2_zero "${common[@]}" -e l6h12c768v50257t1024 -b 1 -t 256 -d 4096 -x 4 \
+                -v 0 -s 0 -n 0 --overlap 1 -o "$work/run" --accumulate $way >"$work/log" 2>&1 ||
+                or "$work/log"
             keep $way
         done
     done
@@ -86,15 +80,15 @@ part_hosts() {
 
 # on_disk NAME: appends the seconds that the disk needs for a step of the last run, both ranks, to $work/NAME
 on_disk() {
-    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
-        "$work/run/summary.json" |
+    nvme_traffic |
         awk -v rate="${DISK_MB:-0}" '{ print rate ? 2 * ($1 > $2 ? $1 : $2) / 1e6 / rate : 0 }' >>"$work/$1"
 }
 
 part_disk() {
-    local model=(-e d12 -b 1 -x 4 --clip "${CLIP:-0}") short=(-t 16 -d 256) long=(-t 128 -d 2048) extra
+    local model=(-e d12 -b 1 -x 4 --clip 0) short=(-t 16 -d 256) long=(-t 128 -d 2048)
+    local nvme=(--nvme "$folder" --offload-optimizer nvme --offload-param nvme --overlap 1) extra
     read -ra extra <<<"${EXTRA:-}"
-    local nvme=("${nvme[@]}" "${extra[@]}")
+    nvme+=("${extra[@]}")
     [ -z "${DISK_MB:-}" ] || limit_disk
     for _ in $(seq "$rounds"); do
         for way in batches layers; do
@@ -120,25 +114,9 @@ part_disk() {
     done
 }
 
-part_traffic() {
-    printf '%-16s %16s %16s %16s %16s\n' 'MiB per step' 'batches: sent' 'layers: sent' 'batches: read' \
-        'layers: read'
-    for n in 1 2 4 8 16; do
-        line=
-        for way in batches layers; do
-            train 2 "${common[@]}" -e l4h4c128v257t64 -b 2 -d $((n * 256)) -x 3 "${nvme[@]}" --accumulate $way
-            line+=" $(sed -nE 's/.*sent per rank and step ([0-9.]+) MiB.*/\1/p' "$work/log") $(
-                sed -nE 's/^NVMe, per rank.*of ([0-9.]+) MiB read.*/\1/p' "$work/log")"
-        done
-        # shellcheck disable=SC2086
-        set -- $line
-        printf '%-16s %16s %16s %16s %16s\n' "$n micro-batches" "$1" "$3" "$2" "$4"
-    done
-}
-
 print_machine
 printf '%-60s %19s %7s\n' 'tokens/s' '' ratio
-for part in ${parts:-ranks hosts disk traffic}; do
+for part in ${parts:-ranks hosts disk}; do
     part_"$part"
     rm -f "$work"/{batches,layers,nvme,memory,default,any,disk-*}
 done

@@ -22,15 +22,11 @@ declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer
     [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0"
     [behind]='--offload-optimizer cpu --delayed-update 1' [delayed]="$both --delayed-update 1")
 
-traffic() {
-    sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
-        "$work/run/summary.json"
-}
 ours() {  # MODE
     # shellcheck disable=SC2086
     OMP_NUM_THREADS=1 OMPI_MCA_hwloc_base_binding_policy=none begin_train 2 "${model[@]}" ${options[$1]}
     most VmHWM status
-    echo "$1 $(field tokens_per_s) $(field params_hash) $(traffic) $((peak / 1024))" >>"$work/runs"
+    echo "$1 $(field tokens_per_s) $(field params_hash) $(nvme_traffic) $((peak / 1024))" >>"$work/runs"
 }
 step_peer() {   # MODE
     local name=deepspeed
@@ -54,11 +50,9 @@ for round in $(seq "$rounds"); do
 done
 
 print_machine
-awk -v tokens=$((2 * batch * 256)) -v out="$out" '
-    function median(list, n, i, j, x, t) {
+sort -k1,1 -k2,2n "$work/runs" | awk -v tokens=$((2 * batch * 256)) -v out="$out" '
+    function median(list, n, x) {       # of a sorted list
         n = split(list, x, " ")
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && x[j] + 0 < x[j - 1] + 0; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
         return (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2
     }
     # base: the run in memory with the same computation
@@ -103,4 +97,4 @@ awk -v tokens=$((2 * batch * 256)) -v out="$out" '
         peer_row("optimizer", "DeepSpeed: masters, moments")
         peer_row("both", "DeepSpeed: parameters too")
         exit differs
-    }' "$work/runs"
+    }'

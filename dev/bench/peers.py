@@ -27,45 +27,13 @@ BORN = time.time() - UPTIME + START_TICKS / os.sysconf("SC_CLK_TCK")
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F
+
+from peers_model import GPT2
 
 framework, dtype, B, T, steps = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
 folder = sys.argv[6] if len(sys.argv) > 6 else None
-C, L, NH, V = 768, 12, 12, 50304
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 torch.manual_seed(42)
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
-        self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
-
-    def forward(self, x):
-        heads = [h.view(B, T, NH, C // NH).transpose(1, 2) for h in self.qkv(self.norm1(x)).split(C, dim=2)]
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, C))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(1024, C)
-        self.blocks = nn.ModuleList(Block() for _ in range(L))
-        self.norm = nn.LayerNorm(C)
-        for p in self.parameters():
-            if p.dim() == 2:
-                nn.init.normal_(p, 0.0, 0.02)
-
-    def forward(self, tokens, targets):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.float().view(-1, V), targets.view(-1))
 
 
 def adamw(parameters):
@@ -110,7 +78,7 @@ def on_nvme():
                  "pipeline_write": True}
     zero = {"offload_optimizer": optimizer, "sub_group_size": 4 << 20}
     if framework == "deepspeed-both":
-        largest = -(-V * C // dist.get_world_size())
+        largest = -(-50304 * 768 // dist.get_world_size())
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder, "buffer_count": 8,
                                  "buffer_size": largest}
     aio = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,

@@ -18,21 +18,11 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
+
+from peers_model import GPT2
 
 framework, folder, rounds = sys.argv[1], os.path.join(sys.argv[2], "llmc_zero.peer"), int(sys.argv[3])
-C, L, V = 768, 12, 50304
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-
-
-class GPT2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(1024, C)
-        self.blocks = nn.ModuleList(
-            nn.ModuleList([nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C), nn.LayerNorm(C),
-                           nn.Linear(C, 4 * C), nn.Linear(4 * C, C)]) for _ in range(L))
-        self.norm = nn.LayerNorm(C)
 
 
 def resident_mib(field):

@@ -1,8 +1,7 @@
-"""The PyTorch runs of scripts/gpu_check.sh: trains GPT-2 with a compiled model on one GPU, with bf16 autocast
+"""The PyTorch runs of scripts/gpu_check.sh: trains GPT-2 124M, compiled, on one GPU, with bf16 autocast
 and fp32 weights.
 
-    torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304]
-                      [--attention default|cudnn] [--device cuda]
+    torch_gpt2_gpu.py TOKENS B T STEPS [--attention default|cudnn] [--device cuda]
 
 TOKENS is a glob pattern for llm.c's token shards. A step is forward, backward, clipping of the gradient norm
 at 1.0, fused AdamW and reading the loss, as in the other trainers. Attention is scaled_dot_product_attention,
@@ -19,52 +18,18 @@ import time
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
+
+from peers_model import GPT2
 
 WARM_UP = 5
 parser = argparse.ArgumentParser()
 parser.add_argument("tokens")
 for name in "B", "T", "steps":
     parser.add_argument(name, type=int)
-for name, value in ("layers", 12), ("heads", 12), ("channels", 768), ("vocabulary", 50304):
-    parser.add_argument("--" + name, type=int, default=value)
 parser.add_argument("--attention", choices=("default", "cudnn"), default="default")
 parser.add_argument("--device", default="cuda")
 args = parser.parse_args()
-B, T, C, NH, V = args.B, args.T, args.channels, args.heads, args.vocabulary
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
-        self.qkv, self.out = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
-
-    def forward(self, x):                                       # (B, T, C)
-        qkv = self.qkv(self.norm1(x)).view(B, T, 3, NH, C // NH)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)                    # (B, NH, T, C / NH) each
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, C))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
-        self.blocks = nn.ModuleList(Block() for _ in range(args.layers))
-        self.norm = nn.LayerNorm(C)
-        for p in self.parameters():
-            if p.dim() == 2:
-                nn.init.normal_(p, 0.0, 0.02)
-
-    def forward(self, tokens, targets):                         # (B, T) both
-        x = self.tokens(tokens) + self.positions.weight
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)     # the LM head is tied to the embedding
-        return F.cross_entropy(logits.float().view(-1, V), targets.view(-1))
+B, T = args.B, args.T
 
 
 def batches():
@@ -86,7 +51,7 @@ def batches():
 torch.manual_seed(42)
 torch.set_float32_matmul_precision("high")
 on_cuda = torch.device(args.device).type == "cuda"
-model = GPT2().to(args.device)
+model = GPT2(longest=T).to(args.device)
 compiled = torch.compile(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0,
                               fused=True)

@@ -3,17 +3,13 @@
 
 // Returns the model states that the library plans for a model of n_units units of `elems` elements.
 static int64_t planned_bytes(int stage, int ranks, int accumulates, int bf16, int64_t elems, int n_units) {
-    const zero_tensor tensor = { .name = "weights", .n_dims = 1, .dims = { elems }, .layers = n_units };
-    zero_unit units[12];
+    int64_t units[LESSON_UNITS];
     zero_config config = zero_defaults();
-    zero_plan plan;
-    for (int u = 0; u < n_units; u++) units[u] = (zero_unit){ "layer", 1, 1, 0 };
+    for (int u = 0; u < n_units; u++) units[u] = elems;
     config.stage = stage;
     config.micro_batches = accumulates ? 4 : 1;
     config.numbers.dtype = bf16 ? ZERO_BF16 : ZERO_F32;
-    config.start.rank = 0;
-    lesson_must(zero_make_plan(&plan, &config, &tensor, 1, units, n_units, ranks, ranks));
-    return (int64_t)plan.bytes[ZERO_STATES];
+    return (int64_t)lesson_plan(&config, units, n_units, ranks).bytes[ZERO_STATES];
 }
 
 // Compares for both dtypes and 1 to 8 ranks. The number of elements is a multiple of 2048 * ranks, so that

@@ -68,8 +68,9 @@ static void run(int overlap, const char *path) {
     zero_destroy(z);
 }
 
-static int by_begin(const void *a, const void *b) {
-    const double x = ((const span *)a)->begin, y = ((const span *)b)->begin;
+// Compares times, or spans by their begin.
+static int by_time(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
@@ -91,19 +92,14 @@ static void read_trace(const char *path, spans *sends, spans *computes) {
         if (to->n < MOST) to->all[to->n++] = (span){ begin, begin + duration };
     }
     if (in) fclose(in);
-    qsort(sends->all, sends->n, sizeof(span), by_begin);
-    qsort(computes->all, computes->n, sizeof(span), by_begin);
+    qsort(sends->all, sends->n, sizeof(span), by_time);
+    qsort(computes->all, computes->n, sizeof(span), by_time);
 }
 
 static int covers(const spans *s, double time) {
     for (int i = 0; i < s->n; i++)
         if (s->all[i].begin <= time && time < s->all[i].end) return 1;
     return 0;
-}
-
-static int by_time(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 // Nothing begins or ends between two neighbouring times, so it is enough to check the middle.

@@ -42,21 +42,12 @@ static void check_activations(int recompute) {
 // Returns the bytes of the plan's line "slots".
 static int64_t planned_slots(int stage, int ranks, int prefetch, const int64_t *elems, int n_units,
                              zero_dtype dtype) {
-    zero_tensor tensors[8];
-    zero_unit units[8];
     zero_config config = zero_defaults();
-    zero_plan plan;
     int64_t bytes = 0;
-    for (int u = 0; u < n_units; u++) {
-        tensors[u] =
-            (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
-        units[u] = (zero_unit){ "layer", 1, 1, 0 };
-    }
     config.stage = stage;
     config.prefetch = prefetch;
     config.numbers.dtype = dtype;
-    config.start.rank = 0;
-    lesson_must(zero_make_plan(&plan, &config, tensors, n_units, units, n_units, ranks, ranks));
+    const zero_plan plan = lesson_plan(&config, elems, n_units, ranks);
     for (int i = 0; i < plan.n_lines; i++)
         if (!strcmp(plan.lines[i].purpose, "slots")) bytes += (int64_t)plan.lines[i].bytes;
     return bytes;

@@ -31,19 +31,10 @@ static void compare(int ranks, int A, int gradients, const char *whose, int64_t 
 }
 
 static void check_plans(int gradients) {
-    zero_tensor tensors[UNITS];
-    zero_unit units[UNITS];
-    for (int u = 0; u < UNITS; u++) {
-        tensors[u] =
-            (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
-        units[u] = (zero_unit){ "layer", 1, 1, 0 };
-    }
     for (int ranks = 1; ranks <= 4; ranks++)
         for (int A = 1; A <= MOST_MICRO_BATCHES; A++) {
             zero_config config = with_files(A, gradients);
-            zero_plan plan;
-            config.start.rank = 0;
-            lesson_must(zero_make_plan(&plan, &config, tensors, UNITS, units, UNITS, ranks, ranks));
+            const zero_plan plan = lesson_plan(&config, elems, UNITS, ranks);
             compare(ranks, A, gradients, "plans", plan.file_read, plan.file_written);
         }
     lesson_check("planned, %s", gradients ? "gradients on NVMe too" : "gradients in memory");

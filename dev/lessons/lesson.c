@@ -195,6 +195,18 @@ void wire_receive(int from, void *data, size_t bytes) {
     wire.received[from]++;
 }
 
+void lesson_compare(const float *yours, const float *theirs, int first, int n) {
+    for (int i = 0; i < n; i++)
+        if (memcmp(&yours[i], &theirs[i], sizeof *yours))
+            lesson_off("rank %d, element %d: you have %.9g; the library %.9g", wire_rank(), first + i,
+                       yours[i], theirs[i]);
+}
+void lesson_compare_bytes(int64_t yours, int64_t theirs) {
+    if (yours != theirs)
+        lesson_off("rank %d: you send %lld bytes; the library %lld", wire_rank(), (long long)yours,
+                   (long long)theirs);
+}
+
 uint16_t to_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -215,18 +227,29 @@ void lesson_must(int rc) {
 
 void lesson_start(zero_config *config) { config->start.mpi_comm = &wire.comm; }
 
-zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units) {
-    zero *z;
-    zero_tensor *tensors = calloc(n_units, sizeof *tensors);
-    zero_unit *units = calloc(n_units, sizeof *units);
+// The tables of a model whose unit u has one tensor, tensor u, of elems[u] elements
+static zero_tensor tensors[LESSON_UNITS];
+static zero_unit units[LESSON_UNITS];
+static void set_tables(const int64_t *elems, int n_units) {
     for (int u = 0; u < n_units; u++) {
         tensors[u] = (zero_tensor){ .name = "values", .n_dims = 1, .dims = { elems[u] }, .layers = 1, u, 1 };
         units[u] = (zero_unit){ "unit", 1, 1, 0 };
     }
+}
+
+zero_plan lesson_plan(zero_config *config, const int64_t *elems, int n_units, int ranks) {
+    zero_plan plan;
+    set_tables(elems, n_units);
+    config->start.rank = 0;
+    lesson_must(zero_make_plan(&plan, config, tensors, n_units, units, n_units, ranks, ranks));
+    return plan;
+}
+
+zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units) {
+    zero *z;
+    set_tables(elems, n_units);
     lesson_start(config);
     lesson_must(zero_create(&z, config, tensors, n_units, units, n_units));
-    free(tensors);
-    free(units);
     return z;
 }
 
@@ -250,6 +273,17 @@ void lesson_micro_batch(zero *z, int micro, int of, const zero_config *config, c
         }
         lesson_must(zero_post_backward(z, u));
     }
+}
+
+zero_traffic lesson_mean(zero_config *config, int64_t elems, lesson_gradient gradient, float *mean) {
+    zero_traffic traffic;
+    zero *z = lesson_engine(config, &elems, 1);
+    lesson_micro_batch(z, 0, 1, config, &elems, 1, gradient);
+    lesson_must(zero_finish_gradients(z, NULL));
+    zero_traffic_info(z, &traffic);
+    lesson_must(zero_get(z, ZERO_GRADIENT, 0, 0, 0, elems, mean));
+    zero_destroy(z);
+    return traffic;
 }
 
 float lesson_number(uint64_t i) {

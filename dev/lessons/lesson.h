@@ -102,14 +102,23 @@ int64_t wire_sent(void);
 void lesson_must(int rc);
 // Sets config->start to the ranks that joined.
 void lesson_start(zero_config *config);
-// (on the ranks that joined) Creates an instance of the library for a model of n_units units. Unit u has one
-// tensor, tensor u, of elems[u] elements. Calls lesson_start.
+// Returns the library's plan for rank 0 of `ranks` and a model of n_units units, at most LESSON_UNITS. Unit u
+// has one tensor, tensor u, of elems[u] elements.
+enum { LESSON_UNITS = 16 };
+zero_plan lesson_plan(zero_config *config, const int64_t *elems, int n_units, int ranks);
+// (on the ranks that joined) Creates an instance of the library for such a model. Calls lesson_start.
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units);
 // (on the ranks that joined) Runs micro-batch `micro` of `of` through the hooks of lesson_engine's model;
 // gradient() gives the gradient of element i of a unit on a rank, as fp32.
 typedef float (*lesson_gradient)(int rank, int micro, int unit, int64_t i);
 void lesson_micro_batch(zero *z, int micro, int of, const zero_config *config, const int64_t *elems,
                         int n_units, lesson_gradient gradient);
+// (on the ranks that joined) Sets mean (elems numbers) to the library's mean of the ranks' gradients of one
+// unit, and returns what this rank has sent for it.
+zero_traffic lesson_mean(zero_config *config, int64_t elems, lesson_gradient gradient, float *mean);
+// Calls lesson_off for each of the elements [first, first + n) whose bits differ; if the bytes sent differ.
+void lesson_compare(const float *yours, const float *theirs, int first, int n);
+void lesson_compare_bytes(int64_t yours, int64_t theirs);
 // Returns number i, from -1 to 1, of a fixed random sequence.
 float lesson_number(uint64_t i);
 

@@ -6,28 +6,21 @@
 #                                      sending while nothing is computed
 use strict;
 use warnings;
+use FindBin;
+use lib "$FindBin::Bin/../pictures";
+use Run;
 
 my ($what, $file) = @ARGV;
 die "usage: dev/lessons/trace.pl order|time FILE\n" if @ARGV != 2 || $what !~ /^(order|time)$/;
 
-# The events of rank 0: { kind, unit, lane, begin, end in ms, bytes }
-open(my $in, '<', $file) or die "$file: $!\n";
-my (@events, @steps);
-while (<$in>) {
-    next if !/"ph":"X"/ || !/"pid":1,/;
-    next if !/"name":"(.*?)","cat":"(.*?)".*"tid":(\d+),"ts":([\d.]+),"dur":([\d.]+)/;
-    my ($name, $kind, $tid, $begin, $duration) = ($1, $2, $3, $4 / 1e3, $5 / 1e3);
-    my $e = { kind => $kind, unit => $name =~ s/^\Q$kind\E ?//r, lane => int($tid / 100), begin => $begin,
-              end => $begin + $duration, bytes => /"bytes":(\d+)/ ? $1 : 0 };
-    push @{ $kind eq 'step' ? \@steps : \@events }, $e;
-}
-@events = sort { $a->{begin} <=> $b->{begin} } @events;
-@steps = sort { $a->{begin} <=> $b->{begin} } @steps;
+my @all = Run::trace($file);
+my @events = grep { $_->{kind} ne 'step' } @all;
+my @steps = grep { $_->{kind} eq 'step' } @all;
 die "$file has fewer than 3 steps\n" if @steps < 3;
 
 sub within {
     my ($step) = @_;
-    return grep { $_->{end} > $step->{begin} && $_->{begin} < $step->{end} } @events;
+    return grep { $_->{to} > $step->{from} && $_->{from} < $step->{to} } @events;
 }
 
 # ---- order
@@ -41,7 +34,7 @@ sub print_order {
         elsif ($e->{kind} eq 'update' && !$e->{unit}) { printf("\n%-18s ", 'update') }
         next if $e->{kind} !~ /^(gather|reduce)$/;
         my $both_reduce = $last && $last->{kind} eq 'reduce' && $e->{kind} eq 'reduce';
-        print $both_reduce && $e->{begin} < $last->{end} ? "+$unit" : "  $e->{kind} $unit";
+        print $both_reduce && $e->{from} < $last->{to} ? "+$unit" : "  $e->{kind} $unit";
         $bytes{$e->{kind}} += $e->{bytes};
         $last = $e;
     }
@@ -81,18 +74,18 @@ sub times_of {
     my ($step) = @_;
     my @e = map { { %$_ } } within($step);
     for (@e) {
-        $_->{begin} = $step->{begin} if $_->{begin} < $step->{begin};
-        $_->{end} = $step->{end} if $_->{end} > $step->{end};
+        $_->{from} = $step->{from} if $_->{from} < $step->{from};
+        $_->{to} = $step->{to} if $_->{to} > $step->{to};
     }
-    my $of = sub { union(map { [$_->{begin}, $_->{end}] } grep { $_[0]->($_) } @e) };
+    my $of = sub { union(map { [$_->{from}, $_->{to}] } grep { $_[0]->($_) } @e) };
     my @busy = $of->(sub { $_->{kind} =~ /^(forward|backward|update|squares)$/ });
     my @not = $of->(sub { $_->{lane} == 1 && $_->{kind} =~ /^(gather|reduce|wait)$/ });
     my @computes = without(\@busy, \@not);
     my @sends = $of->(sub { $_->{kind} =~ /^(gather|reduce)$/ });
-    my %t = (step => $step->{end} - $step->{begin}, computes => ms(@computes), sends => ms(@sends),
+    my %t = (step => $step->{to} - $step->{from}, computes => ms(@computes), sends => ms(@sends),
              exposed => ms(without(\@sends, \@computes)), exposed_by => {});
     for my $e (grep { $_->{kind} =~ /^(gather|reduce)$/ } @e) {
-        $t{exposed_by}{"$e->{kind} $e->{unit}"} += ms(without([[$e->{begin}, $e->{end}]], \@computes));
+        $t{exposed_by}{"$e->{kind} $e->{unit}"} += ms(without([[$e->{from}, $e->{to}]], \@computes));
     }
     return \%t;
 }

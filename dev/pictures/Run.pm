@@ -42,11 +42,6 @@ sub value {
     die "$folder has no $key\n";
 }
 
-sub median {
-    my @sorted = sort { $a <=> $b } @_;
-    return ($sorted[$#sorted / 2] + $sorted[@sorted / 2]) / 2;
-}
-
 sub metrics {       # the values of one member, step by step
     my ($folder, $key) = @_;
     return map { /"$key": ([^,}]+)/ ? $1 : () } lines_of("$folder/metrics.jsonl");
@@ -71,24 +66,34 @@ sub shard_map {
     return @units;
 }
 
-# The events of rank 0, {kind, unit, from, to, bytes}, in order, in ms since its shortest step began; and that
-# step's length. Other programs disturb the shortest step least.
+# Returns the events of rank 0 in a trace, {kind, unit, lane, from, to, bytes}, in order, in ms.
+sub trace {
+    my ($file) = @_;
+    my @events;
+    for (lines_of($file)) {
+        next unless /"ph":"X","pid":1,/;
+        my ($name, $kind, $tid, $ts, $us) =
+            /"name":"(.*?)","cat":"(.*?)".*"tid":(\d+),"ts":([\d.]+),"dur":([\d.]+)/ or next;
+        push @events, { kind => $kind, unit => $name =~ s/^\Q$kind\E ?//r, lane => int($tid / 100),
+            from => $ts / 1000, to => ($ts + $us) / 1000, bytes => /"bytes":(\d+)/ ? $1 : 0 };
+    }
+    return sort { $a->{from} <=> $b->{from} } @events;
+}
+
+# Returns the events of a run in ms since its shortest step began, with short names of units; and that step's
+# length. Other programs disturb the shortest step least.
 sub step_of {
     my ($folder) = @_;
-    my @events;
-    for (lines_of("$folder/trace.json")) {
-        next unless /"ph":"X","pid":1,/;
-        my ($name, $kind, $ts, $ms) = /"name":"(.*?)","cat":"(\w+)".*"ts":([\d.]+),"dur":([\d.]+)/ or next;
-        my ($unit) = $name =~ /^\w+ (?:block )?(\w+)/;
-        $unit = 'E' if ($unit // '') eq 'embedding';
-        push @events, { kind => $kind, unit => $unit // '', from => $ts / 1000, to => ($ts + $ms) / 1000,
-            bytes => /"bytes":(\d+)/ ? $1 : 0 };
-    }
+    my @events = trace("$folder/trace.json");
     my @steps = grep { $_->{kind} eq 'step' } @events;
     my ($step) = sort { $a->{to} - $a->{from} <=> $b->{to} - $b->{from} } @steps;
     my ($begin, $end) = @$step{ 'from', 'to' };
-    $_->{from} -= $begin, $_->{to} -= $begin for @events;
-    return ([sort { $a->{from} <=> $b->{from} } @events], $end - $begin);
+    for (@events) {
+        $_->{from} -= $begin;
+        $_->{to} -= $begin;
+        $_->{unit} = $_->{unit} eq 'embedding' ? 'E' : $_->{unit} =~ s/^block //r;
+    }
+    return (\@events, $end - $begin);
 }
 
 sub units {         # of the events: the embedding, then the blocks

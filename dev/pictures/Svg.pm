@@ -45,12 +45,8 @@ sub rect {
         $fill, $more);
     my $label = $o{label} // '';
     my $ink = $o{ghost} ? $INK : $fill eq '#0072b2' ? '#fff' : '#000';
-    my %place = (anchor => 'middle', size => 11, fill => $ink);
-    if (6.8 * length($label) <= $w) {
-        text($x + $w / 2, $y + $h / 2 + 4, $label, %place) if $label ne '';
-    } elsif ($o{upright} && $w >= 10) {
-        text($x + $w / 2 + 4, $y + $h / 2, $label, %place, turn => -90);
-    }
+    text($x + $w / 2, $y + $h / 2 + 4, $label, anchor => 'middle', size => 11, fill => $ink)
+        if $label ne '' && 6.8 * length($label) <= $w;
 }
 
 # Options: width, opacity, dash; points: [x, y]

@@ -357,10 +357,8 @@ sub one_hour {
         [$C{backward}, 'validation: files it has not seen']);
 }
 
-my %pictures = (four_stages => \&four_stages, memory_by_stage => \&memory_by_stage, shard_map => \&shard_map,
-    buckets_timeline => \&buckets_timeline, overlap_timeline => \&overlap_timeline, sawtooth => \&sawtooth,
-    same_loss => \&same_loss, states_on_disk => \&states_on_disk,
-    one_hour => \&one_hour);
+my %pictures = map { $_ => \&$_ } qw(four_stages memory_by_stage shard_map buckets_timeline overlap_timeline
+    sawtooth same_loss states_on_disk one_hour);
 die "draw.pl: there is no picture $name\n" if !$pictures{$name};
 $pictures{$name}->();
 Svg::finish();

@@ -14,25 +14,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from reference_gpt2 import Config, shapes
-
-
-def read_model(path):
-    """Returns the configuration and name -> one tensor per layer, in llm.c's order."""
-    header = np.fromfile(path, dtype="<i4", count=256).tolist()
-    assert header[:2] == [20240326, 3], f"{path} is not an llm.c model in fp32"
-    longest, vocab, layers, heads, channels, padded = header[2:8]
-    c = Config(layers, heads, channels, vocab, longest)
-    assert padded == c.padded
-    values, at, p = torch.from_numpy(np.fromfile(path, dtype="<f4", offset=1024)), 0, {}
-    for name, (shape, per_layer) in shapes(c).items():
-        p[name] = []
-        for _ in range(layers if per_layer else 1):
-            n = int(np.prod(shape))
-            p[name].append(values[at:at + n].view(shape).clone())
-            at += n
-    assert at == len(values)
-    return c, p
+from reference_gpt2 import read_model
 
 
 def loss_of(p, x, y, c):                                                    # x and y are (B, T)
