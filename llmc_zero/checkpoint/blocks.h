@@ -52,7 +52,7 @@ int writer_end(file_writer *w, int rc);
 
 typedef struct {
     const manifest *m;
-    // Set by the caller: the elements of the model's unit to read ahead, which it needs. Default: all.
+    // Set by the caller: it needs these elements of the model's unit; no others are read ahead. Default: all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
     int file;       // the open one; -1: none
