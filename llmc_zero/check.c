@@ -95,8 +95,7 @@ static int digest(zero *z, const char *at, size_t bytes, uint64_t *out) {
     return 0;
 }
 
-// Computes the digests of the unit's tensors at `whole`. is_known: fails if they differ from `digests`. what,
-// rule: for the message.
+// Digests the unit's tensors at `whole`. is_known: fails if `digests` differ. what, rule: for the message.
 static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_known, const char *what,
                 const char *rule) {
     const layout_unit *u = &z->layout.units[unit];
@@ -158,8 +157,7 @@ static int is_zero(zero_dtype type, const void *values, int64_t n) {
     return 1;
 }
 
-// Sets *zero to 1 if this rank's part of the place's gradient is 0. Reads up to the first other value, so
-// only a gradient that is 0 takes time.
+// Sets *zero to 1 if this rank's part of the place's gradient is 0. Reads only up to the first other value.
 static int look_for_values(zero *z, const layout_place *p, double *zero) {
     enum { FIRST = 64 };
     state *grads = rank_state(z, ZERO_GRADIENT);

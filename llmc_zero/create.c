@@ -7,26 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Called twice: first with the connection that the settings request, then with the one in use, because shared
-// memory or NCCL may be unavailable.
+// Called with the connection that the settings request and, as that may be unavailable, with the one in use.
 static int make_plan(zero *z, comm_way way) {
     plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
-// Returns the number of uses in a training pass that read parameters.
-static int reading_uses(const layout *l) {
-    int n = 0;
-    for (int i = 0; i < l->n_units; i++) n += l->units[i].forward_uses + l->units[i].reading_uses;
-    return n;
-}
-
 static int create_states(zero *z) {
+    const layout *l = &z->layout;
+    int reading = 0;  // uses in a training pass that read parameters
+    for (int i = 0; i < l->n_units; i++) reading += l->units[i].forward_uses + l->units[i].reading_uses;
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
     // only stage 3 has collectives at each use, so only there do all ranks use the units in the same order
-    ZERO_TRY(schedule_create(&z->schedule, &z->memory, z->layout.n_units, reading_uses(&z->layout),
-                             z->config.stage == 3));
+    ZERO_TRY(schedule_create(&z->schedule, &z->memory, l->n_units, reading, z->config.stage == 3));
     ZERO_TRY(pass_create(z));
     ZERO_TRY(check_create(z));
     ZERO_TRY(rank_states_open(z));
@@ -36,9 +30,8 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-// If collectives only queue work, they need a thread only when they depend on CPU tasks: copies of states to
-// and from host memory, or AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
-// if one cannot create it.
+// Collectives that only queue work need a thread only if they depend on CPU tasks: copies of states, or AdamW
+// on the CPU. end_collectives starts that thread now, so that all ranks fail if one cannot create it.
 static int open_lanes(zero *z) {
     const int crosses = placement_crosses(&z->config);
     unsigned threads = 0;
@@ -133,12 +126,11 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
     if (rc && z->net.link && zero_failed()->lower < 0) zero_failed_after(!failure_reports(&z->net, 1));
-    if (rc) {
+    if (rc)
         destroy(z, 0);
-        return rc;
-    }
-    *out = z;
-    return 0;
+    else
+        *out = z;
+    return rc;
 }
 
 void zero_destroy(zero *z) {

@@ -1,5 +1,4 @@
-// Reads, writes and hashes values, which are streamed piece by piece from the rank that owns them. No tensor
-// is ever gathered whole.
+// Reads, writes and hashes values, streamed piece by piece from their owners. No tensor is gathered whole.
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
@@ -65,8 +64,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
-// A request, made on every rank, for n elements of a place from `offset` on. They are copied to `values`, or
-// hashed into `digest` through the values buffer.
+// Each rank's request for n elements of a place from `offset` on, to copy to `values` or hash into `digest`.
 typedef struct {
     zero *z;
     zero_value what;
@@ -75,24 +73,22 @@ typedef struct {
     int64_t offset, n;
     float *values;
     XXH3_state_t *digest;
-    zero_purpose purpose;
 } get_request;
 
-// Adds n values to the digest, as the bytes in which they are stored.
+// Adds n values to the digest, as the bytes in which they are stored, from which they were widened.
 static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
-    const void *bytes = rank_states_room_as(g->z, stored,
-                                            n);  // exact, because the values were widened from this dtype
+    const void *bytes = rank_states_room_as(g->z, stored, n);
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
         return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     return 0;
 }
 
-// Gets the requested elements of a part or of the whole unit from rank `from`; -1: every rank reads its own
-// copy.
+// Gets the requested elements of a part or the whole unit from rank `from`; -1: each rank reads its own copy.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
-    const comm_use use = { .purpose = g->purpose, .unit = z->layout.units[unit].of, .units = 1 };
+    const zero_purpose purpose = g->digest ? ZERO_FOR_HASH : ZERO_FOR_CHECKPOINT;
+    const comm_use use = { .purpose = purpose, .unit = z->layout.units[unit].of, .units = 1 };
     const int reads = from < 0 || from == z->comm.group.rank;
     int64_t at, n, begin = g->place->offset + g->offset;
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
@@ -101,7 +97,7 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
         const state_range r = { unit, part, at + done, len };
-        if (reads) ZERO_TRY(rank_state_read(z, g->purpose, g->what, r, to));
+        if (reads) ZERO_TRY(rank_state_read(z, purpose, g->what, r, to));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
         if (g->digest) ZERO_TRY(update_digest(g, len));
     }
@@ -121,17 +117,13 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(step_settle(z));
-    get_request g = { z,      what,   rank_state_with(z, what, p->unit),
-                      p,      offset, n,
-                      values, NULL,   ZERO_FOR_CHECKPOINT };
+    get_request g = { z, what, rank_state_with(z, what, p->unit), p, offset, n, values, NULL };
     return tasks_run(&z->tasks, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash failed to initialise");
-    get_request g = {
-        z, what, rank_state_with(z, what, p->unit), p, 0, p->elems, NULL, state, ZERO_FOR_HASH
-    };
+    get_request g = { z, what, rank_state_with(z, what, p->unit), p, 0, p->elems, NULL, state };
     ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;

@@ -113,12 +113,11 @@ static void update_tensor(zero *z, const layout_place *p, const constants *c,
 static void update_tensor_with(zero *z, const layout_place *p, const constants *c,
                                const state_part parts[STATES]) {
     enum { FEW = 100 };
-    float weights[FEW], gradient[FEW], *states[2];
-    const zero_config *config = &z->config;
+    float weights[FEW], gradient[FEW];
     const zero_dtype grads_dtype = rank_state(z, ZERO_GRADIENT)->dtype;
     const uint32_t key = noise_key(c->update, p->tensor, p->layer);
     const zero_value from = parts[ZERO_MASTER].of ? ZERO_MASTER : ZERO_PARAM;
-    const zero_dtype from_dtype = from == ZERO_MASTER ? ZERO_F32 : config->numbers.dtype;
+    const zero_dtype from_dtype = from == ZERO_MASTER ? ZERO_F32 : z->config.numbers.dtype;
     for (int64_t at = 0, n; at < p->elems; at += n) {
         const int64_t first = p->offset + at;
         n = p->elems - at < FEW ? p->elems - at : FEW;
@@ -126,19 +125,13 @@ static void update_tensor_with(zero *z, const layout_place *p, const constants *
             weights[i] = load(from_dtype, parts[from].at, first + i);
             gradient[i] = load(grads_dtype, parts[ZERO_GRADIENT].at, first + i) * c->grad_scale;
         }
+        zero_piece piece = { p->tensor, p->layer, at, n, weights, gradient };
         for (int i = 0; i < 2; i++)
-            states[i] = parts[ZERO_MOMENT1 + i].of ? (float *)parts[ZERO_MOMENT1 + i].at + first : NULL;
-        const zero_piece piece = { p->tensor,
-                                   p->layer,
-                                   at,
-                                   n,
-                                   weights,
-                                   gradient,
-                                   { states[0], states[1] },
-                                   c->hyper->lr * p->lr_factor,
-                                   c->hyper->weight_decay * p->decay,
-                                   c->hyper };
-        config->update_with(config->update_ctx, &piece);
+            if (parts[ZERO_MOMENT1 + i].of) piece.states[i] = (float *)parts[ZERO_MOMENT1 + i].at + first;
+        piece.lr = c->hyper->lr * p->lr_factor;
+        piece.weight_decay = c->hyper->weight_decay * p->decay;
+        piece.hyper = c->hyper;
+        z->config.update_with(z->config.update_ctx, &piece);
         for (int i = 0; i < n; i++) {
             if (from == ZERO_MASTER) store(ZERO_F32, parts[ZERO_MASTER].at, first + i, weights[i]);
             put_param(z, parts[ZERO_PARAM].at, first + i, weights[i], noise_at(key, (uint32_t)(at + i)));

@@ -1,6 +1,5 @@
-// Checks that all ranks have the same settings. Rank 0 broadcasts its settings as lines of "name = value". A
-// rank with different text reports the first line that differs, and all ranks fail with the message of the
-// lowest such rank.
+// Checks that all ranks have the same settings. Rank 0 broadcasts lines of "name = value". A rank with other
+// lines reports the first that differs, and all ranks fail with the message of the lowest such rank.
 #include "internal.h"
 #include "settings/settings.h"
 #include <stdio.h>
@@ -79,8 +78,7 @@ int zero_require_same(zero *z, const char *lines) {
 
 // -------- the arguments of zero_create
 
-// Returns text that the caller frees, or NULL if out of memory. The version comes first, because other
-// versions may format the rest differently.
+// NULL: out of memory. The version comes first, because other versions may format the rest differently.
 static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units,
                       int n_units) {
     char *text = NULL;

@@ -42,8 +42,7 @@ void *memory_alloc(memory *m, const memory_request *r);
 void *memory_alloc_pinned(memory *m, const memory_request *r);
 // Records memory that is allocated elsewhere: the shared window, NCCL's memory, files and their tables.
 int memory_note(memory *m, const memory_request *r);
-// Returns a small table of n zeroed elements in host memory, or NULL with the error set. The memory table
-// does not count it; memory_free_all frees it.
+// Returns n zeroed elements outside the memory table, for memory_free_all to free. NULL: failed, error set.
 void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
 // Returns the line with the request's class, purpose and tier, or NULL.

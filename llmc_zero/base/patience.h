@@ -9,8 +9,7 @@ typedef struct {
 } patience;
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
-// Starts a detached thread that handles no signals: they are for the program's own threads. Returns 0 or an
-// errno.
+// Starts a detached thread that handles no signals: the program's threads do. Returns 0 or an errno.
 int patience_thread(void *(*run)(void *), void *state);
 
 #endif

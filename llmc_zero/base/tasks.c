@@ -13,8 +13,7 @@ static void wait_virtually(tasks *t, const task *k, uint64_t number);
 
 // -------- one task
 
-// Waits until submission `number` of k has run. The caller holds the lock. who: the waiting lane, shown in
-// the trace.
+// Waits until submission `number` of k has run. The caller holds the lock. who: the lane that waits.
 static void wait_until_run(tasks *t, const task *k, uint64_t number, lane who) {
     const task_queue *q = &t->queues[k->lane];
     const int is_virtual = t->device->time != NULL;
@@ -33,8 +32,7 @@ static int order(tasks *t, device_stream s, void *event) {
     return s == COMPUTE && d->check ? d->f->wait_event(d, event) : d->f->order(d, s, event);
 }
 
-// Orders k's work after the work queued on `stream` before the event: k's stream waits for the event. A host
-// task has no stream, so the host waits.
+// Orders k's work after what `stream` had queued before the event. A host task has no stream: the host waits.
 static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
     device *d = t->device;
     int is_queued = k->done || k->lane == LANE_TRAINER;

@@ -1,15 +1,13 @@
 // Tasks on lanes. A task runs after the earlier tasks of its lane, and after the tasks that it needs on any
-// lane. Only the trainer's thread submits tasks, and all ranks submit the same ones to LANE_COLLECTIVES in
-// the same order.
+// lane. Only the trainer's thread submits tasks, those of LANE_COLLECTIVES in the same order on all ranks.
 //
 // A lane that may have a thread starts it with its first task. On other lanes the submitting call runs the
 // task itself, once the tasks it needs have run. On a device with streams, a task only queues work and then
 // an event. Its stream waits for the events of the tasks it needs; the host does not, except for the
 // trainer's stream while other ranks can stall those tasks (device.check).
 //
-// The first task that fails ends all lanes. Tasks that have not begun never run, because the ranks no longer
-// agree on what comes next. Waiting for one of these tasks returns that first failure. Every task has a time
-// limit, so every wait ends.
+// The first task that fails ends all lanes. The others never begin, because the ranks no longer agree on what
+// comes next; waiting for one returns that first failure. Every task has a time limit, so every wait ends.
 #ifndef LLMC_ZERO_BASE_TASKS_H
 #define LLMC_ZERO_BASE_TASKS_H
 #include "../device/device.h"
@@ -28,9 +26,8 @@ typedef struct task {
     int unit;   // shown in the trace: its unit, or the first unit of its bucket; -1: none
     // set by tasks_prepare
     device_stream stream;  // the stream on which it queues work
-    void *ready,
-        *done;  // events: the trainer's stream has reached the submission; the task's stream has finished its
-                // work
+    void *ready;           // event: the trainer's stream has reached the submission
+    void *done;            // event: the task's stream has finished its work
     struct task *prepared_before;
     // set by tasks_submit
     uint64_t number;  // of this submission, counted within its lane
@@ -73,12 +70,10 @@ int tasks_open(tasks *t, device *d, trace *tr, unsigned threads);
 // Waits for the submitted tasks and destroys the events of prepared ones.
 void tasks_close(tasks *t);
 
-// Call it before the first submission of a task that uses the device: gives it a stream and events. k must
-// stay at its address until tasks_close.
+// For a task that uses the device, before its first submission. k must stay at its address until tasks_close.
 int tasks_prepare(tasks *t, task *k, device_stream s);
 
-// Submits k. Its previous submission must have finished. k and the tasks it needs must stay at their
-// addresses until k has run.
+// Submits k, which must not be pending. k and the tasks it needs must stay where they are until k has run.
 //   tasks_submit(&t, &gather, AFTER(&read, &t.trainer));
 int tasks_submit(tasks *t, task *k, const task *const *needs);
 #define AFTER(...) ((const task *const[]){ __VA_ARGS__, NULL })

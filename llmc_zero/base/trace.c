@@ -14,9 +14,7 @@ static void append(trace *t, const trace_event *e) {
 }
 
 void trace_add(trace *t, trace_kind kind, int unit, lane on, double start_s) {
-    if (!t->capacity) return;
-    append(t, &(trace_event){
-                  .kind = kind, .unit = unit, .lane = on, .start_s = start_s, .end_s = trace_now(t) });
+    if (t->capacity) append(t, &(trace_event){ kind, unit, on, 0, start_s, trace_now(t) });
 }
 
 void trace_add_past(trace *t, const trace_event *what) {
@@ -35,8 +33,7 @@ struct trace_timer {
 };
 enum { TIMERS = 2048 };  // limits how many events the device has not reached or the trace has not read
 
-// The caller holds the lock. Waits until the device has passed both timers, and appends the event with their
-// times.
+// The caller holds the lock. Waits until the device has passed both timers, and appends the timed event.
 static void read_timer(trace *t, trace_timer *r) {
     device *d = t->device;
     double start = 0, end = 0;
@@ -119,18 +116,17 @@ static int open_timers(trace *t, device *d) {
     }
     ZERO_TRY(d->f->create_timer(d, &t->start));
     ZERO_TRY(d->f->record(d, t->start, COMPUTE));
-    ZERO_TRY(d->f->wait_event(d, t->start));
-    t->start_s = d->time ? 0 : clock_now();
-    t->wall_s = clock_of(CLOCK_REALTIME);
-    return 0;
+    return d->f->wait_event(d, t->start);
 }
 
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned) {
-    *t = (trace){ .start_s = d->time ? 0 : clock_now(), .wall_s = clock_of(CLOCK_REALTIME), .time = d->time };
-    if (!capacity) return 0;
-    ZERO_TRY_ALLOC(t->events = memory_alloc(m, planned));
+    *t = (trace){ .time = d->time };
+    if (capacity) ZERO_TRY_ALLOC(t->events = memory_alloc(m, planned));
+    if (capacity && d->asynchronous) ZERO_TRY(open_timers(t, d));
     t->capacity = capacity;
-    return d->asynchronous ? open_timers(t, d) : 0;
+    t->start_s = d->time ? 0 : clock_now();
+    t->wall_s = clock_of(CLOCK_REALTIME);
+    return 0;
 }
 
 void trace_close(trace *t) {

@@ -4,8 +4,7 @@
 //     ... work, or work queued on the stream ...
 //     trace_end(&t, &span, &(trace_event){ .kind = .., .unit = .., .lane = .., .bytes = .. });
 //
-// If the device queues its work, the trace shows when the stream ran it: the span records two timers on the
-// stream, which are read later.
+// If the device queues its work, the trace shows when the stream ran it, from two timers on the stream.
 #ifndef LLMC_ZERO_BASE_TRACE_H
 #define LLMC_ZERO_BASE_TRACE_H
 #include <pthread.h>
@@ -33,8 +32,7 @@ typedef struct {
     trace_kind kind;
     int unit;
     lane lane;
-    int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none. For
-                            // EVENT_STEP: the memory allocated at its end
+    int64_t bytes;          // moved, or sent by a collective; 0: none. EVENT_STEP: allocated at its end
     double start_s, end_s;  // since zero_create
 } trace_event;
 

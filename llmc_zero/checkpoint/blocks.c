@@ -45,9 +45,8 @@ static int ring_make(ring *r, const char *path, int n, int64_t each, char *memor
     return memory ? 0 : take_memory(r, path);
 }
 
-// reserve: 1 if the file is new. If the disk of an earlier file hung, the ring allocates new memory. Uses
-// threads even if io_uring is available: requests are few and large, and every system then writes and reads
-// checkpoints in the same way.
+// reserve: 1 if the file is new. If the disk of an earlier file hung, the ring allocates new memory. Does not
+// use io_uring: requests are few and large, and every system then handles checkpoints in the same way.
 static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .path = path,
                                      .fd = fd,
@@ -146,22 +145,16 @@ static int write_rest(file_writer *w) {
     return folder_write(w->fd, w->path, ring_at(&w->ring, at), w->bytes - at);
 }
 
-// A failed file is not synced, because its disk may hang.
-static int close_file(const file_writer *w, int rc) {
-    if (!rc)
-        rc = folder_close_written(w->fd, w->path);
-    else if (!w->ring.hangs)
-        close(w->fd);
-    if (rc) unlink(w->path);
-    return rc;
-}
-
 int writer_end(file_writer *w, int rc) {
     if (!rc) rc = ring_wait_all(&w->ring);
     ring_close(&w->ring);
     atomic_store(&w->syncs, 1);
     if (!rc) rc = write_rest(w);
-    if (w->fd >= 0) rc = close_file(w, rc);
+    if (!rc)
+        rc = folder_close_written(w->fd, w->path);
+    else if (w->fd >= 0 && !w->ring.hangs)
+        close(w->fd);  // without a sync, because the disk may hang
+    if (rc && w->fd >= 0) unlink(w->path);
     ring_free(&w->ring);
     return rc;
 }
@@ -209,8 +202,7 @@ static int open_file(block_reader *b, int file) {
     return rc;
 }
 
-// Reads the bytes after the last whole page. O_DIRECT reads only whole pages, so this requests a page that
-// extends past the end of the file.
+// Reads the bytes after the last whole page. O_DIRECT needs a request for a page that extends past the file.
 static int read_rest(const block_reader *b, int64_t bytes) {
     const int64_t at = whole_pages(bytes);
     for (ssize_t n = -1; n < 0;) {
@@ -279,8 +271,7 @@ static int read_bytes(block_reader *b, int file, int64_t at, int64_t bytes, void
     return 0;
 }
 
-// Sets how far to read ahead in a stretch. The part's next saved state follows in the file and is read ahead
-// if the whole part is needed.
+// Sets how far to read ahead: if the whole part is needed, also its next state, which follows in the file.
 static void read_ahead_in(block_reader *b, const saved_stretch *s, const saved_part *p, int saved) {
     const int64_t shift = s->saved_from - s->from, last = p->from + p->elems;
     const int64_t until = smaller(b->needs_until, s->from + s->elems) + shift;

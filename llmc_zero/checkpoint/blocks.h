@@ -41,21 +41,18 @@ typedef struct {
 // only writer_end waits for the disk; NULL: uses a few buffers. work: see ring.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work);
-// Returns 0 and memory for the next *room bytes, a multiple of 4 except at the end of the file. Waits for the
-// disk if all buffers are full.
+// Returns memory for the next *room bytes, a multiple of 4 except at the end. May wait for the disk.
 int writer_room(file_writer *w, void **to, int64_t *room);
 // bytes: how many the caller has stored there. Returns 0 or an error.
 int writer_filled(file_writer *w, int64_t bytes);
-// Returns 0 when the file is on disk. After a failure removes the file and returns the first failure (rc, or
-// its own).
+// Returns 0 when the file is on disk. After a failure, rc or its own, removes the file and returns the first.
 int writer_end(file_writer *w, int rc);
 
 // -------- reading the files of a manifest
 
 typedef struct {
     const manifest *m;
-    // Set by the caller: the elements of the model's unit that it needs. No others are read ahead. Default:
-    // all.
+    // Set by the caller: it needs these elements of the model's unit; no others are read ahead. Default: all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
     int file;       // the open one; -1: none
@@ -69,8 +66,7 @@ typedef struct {
 // Returns 0, or ZERO_ERR_MEMORY. Call blocks_end in either case. m must outlive b. work: see ring.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work);
 // Reads elements [from, from + n) of a unit of the model and of a saved state, from the files that have them.
-// Elements in no file are padding and are set to 0. Returns 0, or ZERO_ERR_IO with a message that names the
-// file and the offset.
+// Elements in no file are padding and are set to 0. Returns 0, or ZERO_ERR_IO and the file and the offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
 // Reads and checks a whole file. Returns the same errors as blocks_read_unit.
 int blocks_check_file(block_reader *b, int file);

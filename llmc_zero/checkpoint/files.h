@@ -20,8 +20,7 @@ int folder_create_file(const char *path, int *fd);
 int folder_write(int fd, const char *path, const void *data, size_t bytes);
 // Closes the file, even after an error, and returns once it is on disk.
 int folder_close_written(int fd, const char *path);
-// Removes zero_save's files, except the manifest and files with names that end in `keep`. keep NULL: removes
-// all of them.
+// Removes zero_save's files except the manifest and those whose names end in `keep`; keep NULL: all of them.
 int folder_clean(const char *folder, const char *keep);
 
 #endif

@@ -50,11 +50,9 @@ static int saved_number(zero_value what) {
     return i;
 }
 
-static void round_to(zero_dtype dtype, float *values, int64_t n) {
-    if (dtype == ZERO_BF16)
-        for (int64_t i = 0; i < n; i++) values[i] = bf16_widen(bf16_round(values[i]));
-    if (dtype == ZERO_F16)
-        for (int64_t i = 0; i < n; i++) values[i] = fp16_widen(fp16_round(values[i]));
+static void round_to(zero_dtype dtype, float *x, int64_t n) {
+    for (int64_t i = 0; i < n && dtype != ZERO_F32; i++)
+        x[i] = dtype == ZERO_BF16 ? bf16_widen(bf16_round(x[i])) : fp16_widen(fp16_round(x[i]));
 }
 
 zero_dtype zero_checkpoint_dtype(const zero_checkpoint *c) { return c->m.dtype; }

@@ -35,8 +35,7 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     return agree(z, rc);
 }
 
-// from: NULL if the values are 0. uses: 0 if they are only to be checked. Parameters are rounded from their
-// masters.
+// from NULL: the values are 0. uses 0: they are only checked. Parameters are rounded from their masters.
 static int read_piece(zero *z, block_reader *from, const saved_piece *p, int uses) {
     const layout_unit *u = &z->layout.units[p->at.unit];
     const int64_t shard = layout_before(u, p->at.part);

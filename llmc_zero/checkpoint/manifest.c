@@ -11,8 +11,7 @@
 
 // -------- writing
 
-// If a row cannot be allocated, drops the whole array, because without that row it would describe a different
-// model.
+// Drops the whole array if a row cannot be allocated: without that row it would describe another model.
 static json_t *append(json_t *rows, json_t *row) {
     if (!json_array_append_new(rows, row)) return rows;
     json_decref(rows);
@@ -356,9 +355,6 @@ void manifest_free(manifest *m) {
     free(m->files);
     free(m->stretches);
     json_decref(m->root);
-    m->files = NULL;
-    m->stretches = NULL;
-    m->root = NULL;
 }
 
 int manifest_text(const manifest *m, char **text) {
@@ -462,8 +458,7 @@ static int find_places(const manifest *m, const layout *l, saved_stretch *found)
     return 0;
 }
 
-// Joins neighbours that are also neighbours in the checkpoint, with the padding between them, so that they
-// are read together.
+// Joins neighbours that are also neighbours in the checkpoint, with their padding, to read them together.
 static int join(saved_stretch *all, int n) {
     saved_stretch *last = all;
     for (const saved_stretch *s = all + 1; s < all + n; s++) {
@@ -485,8 +480,7 @@ static int find_stretches(manifest *m, const layout *l) {
     return 0;
 }
 
-// Checks that the parts of each saved unit follow each other without gaps, in the order of the files. have:
-// counts the elements found.
+// Checks that a saved unit's parts follow each other without gaps in the files' order. have: counts elements.
 static int count_parts(const manifest *m, int n_units, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {

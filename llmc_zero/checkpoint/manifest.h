@@ -1,6 +1,5 @@
-// The manifest of a checkpoint: the model's tables, the file and offset of each part, and the digest of every
-// block of every file. Its last member is the digest of everything above it. Every member is described in
-// docs/reference/formats.md.
+// The manifest of a checkpoint (docs/reference/formats.md): the model's tables, the file and offset of each
+// part, and the digest of every block of every file. Its last member is the digest of everything above it.
 #ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #define LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #include <jansson.h>
@@ -49,8 +48,7 @@ typedef struct {
     saved_stretch *stretches;  // of all units of the model, in order
     int n_stretches;
 } manifest;
-// Returns the manifest's text for the files that this job has written. The caller frees it. NULL: out of
-// memory.
+// Returns the text for the files that this job has written, which the caller frees. NULL: out of memory.
 char *manifest_write(const zero *z, const manifest *m);
 // Reads the manifest into *m and checks it, but does not compare it with a model. Call manifest_free even
 // after an error. ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: a different format or version.
@@ -58,9 +56,8 @@ int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
 // Sets *text to the trainer's object, which the caller frees.
 int manifest_text(const manifest *m, char **text);
-// Returns 0 if the model has the same tensors and the files have each element of the saved units exactly
-// once, and sets the stretches. Otherwise returns ZERO_ERR_ARGUMENT and reports the first difference, or
-// ZERO_ERR_IO and reports the file.
+// Checks that the model has the same tensors (else ZERO_ERR_ARGUMENT and the first difference) and that the
+// files have each element of the saved units once (else ZERO_ERR_IO and the file), and sets the stretches.
 int manifest_check_model(manifest *m, const layout *l);
 
 #endif

@@ -1,6 +1,6 @@
 #include "parts.h"
+#include "../device/numbers.h"
 #include "at_work.h"
-#include <string.h>
 
 const zero_value saved_values[SAVED] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 const char *const saved_names[SAVED] = { "master", "moment1", "moment2" };
@@ -24,9 +24,8 @@ int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int
         saved_part *p = &parts[n++];
         *p = (saved_part){ .unit = u, .from = layout_before(&l->units[u], rank), .elems = elems };
         for (int i = 0; i < SAVED; i++) {
-            const int is_saved = i < saved_of(l, u, n_saved);
-            p->at[i] = is_saved ? *bytes : -1;
-            if (is_saved) *bytes += elems * (int64_t)sizeof(float);
+            p->at[i] = i < saved_of(l, u, n_saved) ? *bytes : -1;
+            if (p->at[i] >= 0) *bytes += elems * (int64_t)sizeof(float);
         }
     }
     return n;
@@ -53,11 +52,7 @@ static uint32_t limit_of(zero_dtype dtype) {
     return dtype == ZERO_F16 ? 0x477ff000 : 0x7f800000;
 }
 
-static uint32_t magnitude(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits & 0x7fffffff;
-}
+static uint32_t magnitude(float value) { return bits_of(value) & 0x7fffffff; }
 
 // Returns the index of the first value at or above the limit, or n. Tests whole blocks first, for speed.
 static int64_t first_above(const float *values, int64_t n, uint32_t limit) {

@@ -2,10 +2,8 @@
 //
 //   rank r's file    unit 0: masters, first moment, second moment | unit 1: ..      all fp32
 //
-// Frozen units follow the others. They have only parameters, saved like masters.
-//
-// A rank saves its shard without the padding at the end of the unit, because the padding depends on the
-// number of ranks. An element's index in its unit does not.
+// Frozen units follow the others. They have only parameters, saved like masters. A rank saves its shard
+// without the unit's padding, which depends on the number of ranks; an element's index in its unit does not.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
 #include "../internal.h"
@@ -44,8 +42,7 @@ static inline saved_piece pieces_of(const zero *z, int padded) {
 }
 int pieces_next(saved_piece *p);  // returns 0 after the last
 
-// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT and reports the first NaN,
-// Inf, or master that overflows in the parameters' dtype.
+// Returns 0, or ZERO_ERR_ARGUMENT and the first NaN, Inf, or master that overflows in the parameters' dtype.
 int finite_values(const zero *z, int saved, state_range r, const float *values);
 
 #endif

@@ -17,11 +17,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// Chosen by rank 0 for all ranks.
+typedef struct {
+    char number[20];  // at the end of the files' names, in hex
+    char folder[PATH_MAX];
+} save_start;
+
 // A save in progress.
-struct save {
+typedef struct save {
     zero *z;
     char folder[PATH_MAX];
-    char number[20];      // at the end of its files' names, in hex
+    save_start start;
     manifest to;          // before share_digests, has only the digests of this rank's file
     char path[PATH_MAX];  // of this rank's file
     file_writer own;
@@ -30,8 +36,7 @@ struct save {
     atomic_int written;      // 1: this rank's file is written, and the next two are set
     int rc;                  // result of writer_end
     failure_record failure;  // kept here, because failures are stored per thread
-};
-typedef struct save save;
+} save;
 
 // -------- the files' names and sizes
 
@@ -55,36 +60,29 @@ static int describe_files(save *s) {
     return folder_path(m->path, s->folder, MANIFEST);
 }
 
-// Chosen by rank 0 for all ranks.
-typedef struct {
-    char number[20];
-    char folder[PATH_MAX];
-} save_start;
-
-static int make_folder(const save *s, save_start *start) {
+static int make_folder(save *s) {
     uint64_t number;
     if (s->z->net.rank) return 0;
-    snprintf(start->folder, sizeof start->folder, "%s", s->folder);
+    strcpy(s->start.folder, s->folder);
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return zero_fail(ZERO_ERR_IO, "cannot get a random number for the names of files: %s",
                          strerror(errno));
-    snprintf(start->number, sizeof start->number, "%016llx", (unsigned long long)number);
+    snprintf(s->start.number, sizeof s->start.number, "%016llx", (unsigned long long)number);
     return folder_make(s->folder);
 }
 
 static void name_files(save *s) {
     for (int r = 0; r < s->to.n_files; r++)
-        snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->number);
+        snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->start.number);
 }
 
-static int take_start(save *s, const save_start *start) {
+static int take_start(save *s) {
     const net *n = &s->z->net;
-    strcpy(s->number, start->number);
     name_files(s);
-    if (strcmp(start->folder, s->folder))
+    if (strcmp(s->start.folder, s->folder))
         return zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
                               " saves to %.300s and rank 0 to %.300s: all ranks must use one folder",
-                              s->folder, start->folder);
+                              s->folder, s->start.folder);
     return folder_path(s->path, s->folder, s->to.files[n->rank].name);
 }
 
@@ -99,7 +97,6 @@ static int parse_trainer(save *s, const char *caller, const char *text) {
 
 // (collective) Returns 0 when all ranks know the files' names and sizes.
 static int prepare(save *s, const char *caller, const char *path, const char *text) {
-    save_start start = { .number = "" };
     char manifest[PATH_MAX];
     const int length = snprintf(s->folder, sizeof s->folder, "%s", path);
     int rc = parse_trainer(s, caller, text);
@@ -107,15 +104,15 @@ static int prepare(save *s, const char *caller, const char *path, const char *te
         rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: %.64s...: the name is too long", caller, path);
     if (!rc) rc = folder_path(manifest, s->folder, "." MANIFEST ".0123456789abcdef");
     if (!rc) rc = describe_files(s);
-    if (!rc) rc = make_folder(s, &start);
+    if (!rc) rc = make_folder(s);
     ZERO_TRY(agree(s->z, rc));
-    ZERO_TRY(zero_broadcast(s->z, 0, &start, sizeof start));
-    return agree(s->z, take_start(s, &start));
+    ZERO_TRY(zero_broadcast(s->z, 0, &s->start, sizeof s->start));
+    return agree(s->z, take_start(s));
 }
 
 // The manifest has this size whatever the digests are.
 int zero_save_bytes(zero *z, const char *text, int64_t *bytes) {
-    save s = { .z = z, .folder = ".", .number = "0123456789abcdef", .to.scale = step_scale(z) };
+    save s = { .z = z, .folder = ".", .start.number = "0123456789abcdef", .to.scale = step_scale(z) };
     int rc = parse_trainer(&s, "zero_save_bytes", text);
     if (!rc) rc = describe_files(&s);
     if (!rc) name_files(&s);
@@ -193,8 +190,7 @@ static int share_digests(save *s) {
     return 0;
 }
 
-// Checks that rank 0 can see a rank's file. Otherwise only a load would notice that a rank had written to a
-// different disk, which is too late.
+// Checks that rank 0 sees a rank's file: a load would notice too late that it is on another disk.
 static int check_file(const save *s, const manifest_file *f) {
     char path[PATH_MAX];
     struct stat st;
@@ -234,7 +230,7 @@ static void withdraw(const save *s, const char *temporary) {
 static int commit(const save *s) {
     const char *path = s->to.path;
     char temporary[PATH_MAX], name[FILE_NAME];
-    snprintf(name, sizeof name, "." MANIFEST ".%s", s->number);
+    snprintf(name, sizeof name, "." MANIFEST ".%s", s->start.number);
     ZERO_TRY(folder_path(temporary, s->folder, name));
     char *text = manifest_write(s->z, &s->to);
     int rc = text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for it, or a name is not UTF-8", path);
@@ -249,20 +245,14 @@ static int commit(const save *s) {
     }
     ZERO_TRY(folder_sync(s->folder));
     ZERO_TRY(folder_sync_parent(s->folder));
-    snprintf(name, sizeof name, "-%s" FILE_END, s->number);
+    snprintf(name, sizeof name, "-%s" FILE_END, s->start.number);
     (void)folder_clean(s->folder, name);  // leftovers are harmless, and the next save removes them
     return 0;
 }
 
 // -------- beginning a save
 
-static void join(save *s) {
-    if (s->started) pthread_join(s->thread, NULL);
-    s->started = 0;
-}
-
 static void drop(save *s) {
-    join(s);
     s->z->memory.disk_hangs |= s->own.ring.hangs && s->own.ring.given;  // the disk may still use the copy
     manifest_free(&s->to);
     free(s);
@@ -270,7 +260,7 @@ static void drop(save *s) {
 
 // Drops a save that will not be completed, and removes this rank's file.
 static void abandon(save *s) {
-    join(s);
+    if (s->started) pthread_join(s->thread, NULL);
     if (*s->path) unlink(s->path);
     drop(s);
 }
@@ -307,9 +297,8 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
 
 int zero_save_written(const zero *z) { return !z->saving.begun || atomic_load(&z->saving.begun->written); }
 
-// Waits until the thread has finished, or until it is time to report that this rank is still writing. Disk
-// requests have a time limit, but a sync has none. So the rank does not report during a sync, and counts as
-// stalled if the sync takes too long.
+// Waits until the thread has finished, or until it is time to report that this rank is still writing. It does
+// not report during a sync, which has no time limit: the rank counts as stalled if that takes too long.
 static void wait_a_turn(const save *s) {
     const double until = clock_now() + at_work_turn_s(s->z);
     while (!atomic_load(&s->written)) {
@@ -320,11 +309,9 @@ static void wait_a_turn(const save *s) {
 
 // Returns when every rank's file is on disk, or has failed.
 static int wait_for_all(const save *s) {
-    for (int all = 0;;) {
-        ZERO_TRY(at_work_share(s->z, atomic_load(&s->written), &all));
-        if (all) return 0;
-        wait_a_turn(s);
-    }
+    int all;
+    while (!(all = at_work_share(s->z, atomic_load(&s->written)))) wait_a_turn(s);
+    return all < 0 ? all : 0;
 }
 
 int zero_save_end(zero *z) {
@@ -332,7 +319,7 @@ int zero_save_end(zero *z) {
     if (!s) return 0;
     ZERO_TRY(pass_outside_step(z, "zero_save_end"));
     ZERO_TRY(wait_for_all(s));
-    join(s);
+    if (s->started) pthread_join(s->thread, NULL);
     int rc = agree(z, s->rc ? zero_fail_again(&s->failure) : 0);
     if (rc && !s->rc) unlink(s->path);  // another rank has failed
     if (!rc) rc = share_digests(s);

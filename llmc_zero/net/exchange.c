@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Waits until the exchange is done or has failed. Returns 1 after timeout_s, with the ranks in
-// missing[ranks].
+// Waits until the exchange is done or has failed. Returns 1 after timeout_s, and the ranks in missing[ranks].
 static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
     const double look_s = 50e-3;
     patience p = patience_start();

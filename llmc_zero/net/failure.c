@@ -146,8 +146,7 @@ void failure_waits(net *n, net_use use, exchange_kind x, double waited, const ch
     pthread_mutex_unlock(&jobs.lock);
 }
 
-// Prints what this rank waits for, if it does, unless a lower rank of the group is there to do so. Returns 1
-// if it has.
+// Returns 1 if it has printed what this rank waits for. A lower rank of the group does so if it is there.
 static int print_wait(net *n) {
     char list[ZERO_LIST], where[NET_WHERE], sentence[NET_SENTENCE];
     const double waited = clock_now() - n->wait.since;

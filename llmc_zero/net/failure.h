@@ -1,12 +1,10 @@
 // How a job ends when one of its ranks fails, dies or hangs: one rank prints one error message, and every
 // rank ends within a known time. A rank goes through these states:
 //
-//   running   Until it notices a failure: its own call fails, a wait has taken timeout_s, or another rank has
-//             sent END.
+//   running   Until its own call fails, a wait has taken timeout_s, or another rank has sent END.
 //   late      Only after a timeout. A rank that waits for a hung one makes others wait too. So each late rank
 //             sends LATE to all, with the number of its exchange, and listens for half a second. The silent
-//             ranks are the hung ones, and the message names them. The lowest rank in the earliest exchange
-//             reports.
+//             ranks hang, and the message names them. The lowest rank in the earliest exchange reports.
 //   failed    The current exchange is abandoned, and every later one returns the same failure.
 //   ending    The program calls zero_end_job. Unless the ranks know who reports, a rank other than 0 listens
 //             half a second for END of another rank, sends END to all, and listens a second for END of a
@@ -14,18 +12,16 @@
 //   ended     The reporting rank prints its message and calls MPI_Abort, with which the launcher ends all
 //             ranks. The others wait for that for three seconds at most.
 //
-// A dead rank reports nothing. The launcher notices it: mpirun prints which rank it was, sends SIGCONT
-// to the others at once, SIGTERM a second later and SIGKILL after another one. After SIGCONT from the
-// launcher, the lowest rank of a group that is not missing itself prints for whom it waits, in which
-// collective, and for how long.
+// A dead rank reports nothing. The launcher notices it: mpirun prints which rank it was, sends SIGCONT to the
+// others at once, SIGTERM a second later and SIGKILL after another one. After SIGCONT, the lowest rank of a
+// group that is not missing itself prints for whom it waits, in which collective, and for how long.
 #ifndef LLMC_ZERO_NET_FAILURE_H
 #define LLMC_ZERO_NET_FAILURE_H
 #include "net.h"
 
 // -------- waits, of any thread. missing[ranks] marks the ranks for which this one waits.
 
-// Call it every 50 to 100 ms: keeps what this rank waits for, to print it if the launcher ends the job.
-// After the wait call it with missing NULL.
+// Keeps what this rank waits for, to print it. Call it every 50 to 100 ms, and with missing NULL at the end.
 void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing);
 // Returns the failure of a wait that has taken timeout_s.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
@@ -38,8 +34,7 @@ int failure_ask(net *n, char *silent);
 
 // -------- the end
 
-// Call it when this rank has failed and can no longer communicate with the others. Sends END. Returns 1 if
-// this rank reports.
+// For a rank that has failed and can no longer communicate. Sends END. Returns 1 if this rank reports.
 int failure_reports(net *n, int status);
 // Ends the job. The reporting rank writes `sentence` (NULL: nothing) and a newline to stderr. The library
 // writes messages and ends the process only in failure.c. n NULL, or not connected: ends only this process.

@@ -85,9 +85,8 @@ const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  /
 // Fails: this rank and another one are in different collectives. units: " (units 1 and 2)", or empty.
 int net_fail_unlike(const net *n, int other, const char *units);
 
-// -------- exchanges (net/exchange.c): each rank sends to the others and receives from them. If one fails,
-// all fail. All are collective: call them from one thread at a time. After a failure every later one returns
-// the same error.
+// -------- exchanges (net/exchange.c): each rank sends to the others and receives from them. All are
+// collective: call them from one thread at a time. If one fails, it and all later ones fail on all ranks.
 
 // SCATTER and GATHER: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r].
 // ROOT: only from root to the others. BARRIER: no bytes. Rank r takes no part if send[r] is NULL.
@@ -96,9 +95,8 @@ int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *se
 int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks, bytes): from each rank
 int net_least(net *n, int value);  // returns the smallest of the ranks' values (>= 0); negative: an error
 int net_broadcast(net *n, int root, void *data, size_t bytes);
-// If any rank has failed, all fail with the failure of the lowest such rank, and the message names it unless
-// all have failed. All ranks return together, because a rank that ended before the others knew of the failure
-// would look like the cause.
+// If any rank has failed, all fail with the failure of the lowest such rank, which the message names unless
+// all have. All return together: a rank that ended before the others knew of it would look like the cause.
 int net_agree(net *n, int rc);
 
 // -------- for net/: the link to the other ranks, messages over MPI (net/mpi.c). Everything but link_open is
@@ -108,8 +106,7 @@ int net_agree(net *n, int rc);
 // launched: what the launcher started, for the message about a start that takes too long.
 int link_open(net *n, const zero_config *config, zero_launch launched);
 void link_send_in_parts(void);  // sets how Open MPI sends over TCP; before MPI's start
-// Ends MPI if link_open has started it. clean 0: after a failure; MPI is left as it is. No message touches
-// the caller's memory afterwards.
+// Ends MPI if link_open has started it, unless clean is 0. Afterwards no message touches the caller's memory.
 void link_close(net *n, int clean);
 
 // Begins an exchange, as net_exchange. The caller then polls.

@@ -2,7 +2,6 @@
 // one, then the rules that involve several keys, and reports all refused keys at once.
 #include "../base/error.h"
 #include "keys.h"
-#include "scheduler.h"
 #include "settings.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,8 +234,7 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
 
 // -------- the file
 
-// Refuses the trainer's keys, for a file that no trainer reads. A key that sets several settings is refused
-// once.
+// Refuses the trainer's keys in a file that no trainer reads; once, if a key sets several settings.
 static void refuse_trainers_keys(zero_deepspeed *report) {
     const char *last = "";
     for (int i = 0; i < report->n; i++) {

@@ -31,9 +31,8 @@ static void blank(char *s, const char *end) {
         if (*s != '\n') *s = ' ';
 }
 
-// Replaces comments and trailing commas with blanks, so that lines and columns stay the same for the parser.
-// A comment that is never closed stays, and the parser reports it. lines: receives the line of each string
-// before a colon.
+// Replaces comments and trailing commas with blanks, so that lines and columns stay the same for the parser,
+// which reports a comment that is never closed. lines: receives the line of each string before a colon.
 static void prepare(char *text, int *lines) {
     char *last = text;   // the last character before s, ignoring blanks and comments
     char *comma = NULL;  // the same, if it is a comma after a value

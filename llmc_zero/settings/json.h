@@ -1,5 +1,4 @@
-// A JSON file as DeepSpeed's users write it: with comments, trailing commas, and numbers such as 5e8 or
-// "5e8". The line of every key is recorded.
+// A JSON file as DeepSpeed's users write it: with comments, trailing commas, and numbers such as "5e8".
 #ifndef LLMC_ZERO_SETTINGS_JSON_H
 #define LLMC_ZERO_SETTINGS_JSON_H
 #include <jansson.h>
@@ -9,8 +8,7 @@ typedef struct {
     json_t *root;  // an object
     int *lines;    // of all keys at any depth, in the file's order, which is also Jansson's
 } json_file;
-// Returns 0, ZERO_ERR_IO, or ZERO_ERR_ARGUMENT with file, line and column if the text is not JSON. Call
-// json_close even after a failure.
+// Returns 0 or an error; if the text is not JSON, with line and column. Call json_close even after a failure.
 int json_open(json_file *j, const char *file);
 void json_close(json_file *j);
 int json_count_keys(json_t *v);  // within a value, at any depth

@@ -1,9 +1,9 @@
 #include "keys.h"
-#include "scheduler.h"
 #include "settings.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 // -------- keys with rules of their own
 
@@ -25,8 +25,7 @@ static void set_wire(reader *r, const json_t *v, double x) {
     key_sets_text(r, "comm.reduce_fp32", "fp32", "");
 }
 
-// The plugin counts prefetched units, but DeepSpeed counts elements, so the value only switches prefetching
-// on or off.
+// The plugin counts units, but DeepSpeed counts elements, so the value only switches prefetching on or off.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
              x ? "counted in units, not in elements" : "");
@@ -83,6 +82,66 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     key_sets(r, s->name, bytes, bytes != x ? "raised to at least 524288 and a multiple of 4096" : "");
 }
 
+// -------- DeepSpeed's schedulers, as a schedule of the trainer
+
+typedef struct {
+    const char *type, *schedule;
+    double lr_final;  // the default of cos_min_ratio, or what the trainer needs for this schedule
+    double lr;        // the default of warmup_max_lr, which replaces the optimizer's lr; 0: none
+} scheduler;
+
+static const scheduler schedulers[] = {
+    { "WarmupLR", "linear", 1, 0 },
+    { "WarmupDecayLR", "linear", 0, 1e-3 },
+    { "WarmupCosineLR", "cosine", 1e-4, 0 },
+};
+enum { SCHEDULERS = sizeof schedulers / sizeof *schedulers, DEFAULT_WARMUP = 1000 };
+
+static const scheduler *scheduler_in(const reader *r) {
+    const json_t *type = json_object_get(json_object_get(r->root, "scheduler"), "type");
+    for (const scheduler *s = schedulers; s < schedulers + SCHEDULERS; s++)
+        if (json_is_string(type) && !strcasecmp(json_string_value(type), s->type)) return s;
+    return NULL;
+}
+
+static const json_t *param(const reader *r, const char *name) {
+    return json_object_get(json_object_get(json_object_get(r->root, "scheduler"), "params"), name);
+}
+
+int scheduler_is_known(const reader *r) { return scheduler_in(r) != NULL; }
+
+// Sets what the type implies, and the defaults of absent parameters.
+static void set_scheduler(reader *r, const json_t *v, double x) {
+    const scheduler *s = scheduler_in(r);
+    if (!s) {
+        key_refuse(r, v, "trainer.schedule",
+                   "must be one of \"WarmupLR\", \"WarmupDecayLR\", \"WarmupCosineLR\"");
+        return;
+    }
+    key_sets_text(r, "trainer.schedule", s->schedule,
+                  "the warm-up is linear from the first step; DeepSpeed's starts two steps later, and is "
+                  "logarithmic unless warmup_type is \"linear\"");
+    if (!param(r, "cos_min_ratio")) key_sets(r, "trainer.lr_final", s->lr_final, "");
+    if (!param(r, "warmup_num_steps"))
+        key_sets(r, "trainer.warmup", DEFAULT_WARMUP, "DeepSpeed's default of warmup_num_steps");
+    if (s->lr && !param(r, "warmup_max_lr"))
+        key_sets(r, "trainer.lr", s->lr, "DeepSpeed's default of warmup_max_lr");
+}
+
+static void set_lr(reader *r, const json_t *v, double lr) {
+    const scheduler *s = scheduler_in(r);
+    const json_t *given = param(r, "warmup_max_lr");
+    double replaced = lr;
+    if (s && given)
+        json_as_number(given, &replaced);
+    else if (s && s->lr)
+        replaced = s->lr;
+    if (replaced == lr || (given && json_is_left_out(given)))
+        key_sets(r, "trainer.lr", lr, "");
+    else
+        key_note(r, ZERO_KEY_NO_EFFECT, v, "the scheduler's warmup_max_lr replaces it, as in DeepSpeed");
+}
+
 // -------- the table, by kinds of keys with one sentence for each
 
 #define ZERO "zero_optimization"
@@ -116,12 +175,12 @@ static const key_row rows[] = {
     { "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
     { "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
     { "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
-    { "optimizer.params: lr", REAL, .max = NO_LIMIT, .set = scheduler_or_lr, .setting = "trainer.lr" },
+    { "optimizer.params: lr", REAL, .max = NO_LIMIT, .set = set_lr, .setting = "trainer.lr" },
     { "optimizer.params: eps", REAL, .max = 1, .setting = "trainer.eps" },
     { "optimizer.params: betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
     { "optimizer.params: weight_decay", REAL, .max = NO_LIMIT, .setting = "trainer.weight_decay" },
     { "activation_checkpointing: cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
-    { "scheduler: type", ANY, .set = scheduler_set, .setting = "trainer.schedule" },
+    { "scheduler: type", ANY, .set = set_scheduler, .setting = "trainer.schedule" },
     { "scheduler.params: warmup_num_steps", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.warmup" },
     { "scheduler.params: warmup_max_lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
     { "scheduler.params: total_num_steps", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.steps" },
@@ -200,8 +259,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 // -------- keys by name
 
-// Replaces the key, with its block, by the next one of a row's list. Returns its name within the block, or
-// NULL after the last.
+// Replaces the key, with its block, by the next one of a row's list. Returns its name alone; NULL: no more.
 static const char *next_key(const char **list, char key[KEY_BYTES]) {
     for (;;) {
         const char *word = *list + strspn(*list, " ");

@@ -20,11 +20,12 @@ typedef struct {
 
 #define NO_LIMIT 1e18  // as `max`; fits an int64_t
 
-// path: the key with its block. Sets *row to its row, with BY_SETTING replaced, and returns 1; returns 0 if
-// the key is unknown.
+// path: with the block. Returns 1 and sets *row to the key's row, with BY_SETTING replaced; 0: it is unknown.
 int key_find(const char *path, key_row *row);
 // Writes the nearest known key, with its block, or "" if more than half of the name would change. Returns 1
 // if it is so near that the name is probably a misspelling of it.
 int key_nearest(const char *path, char nearest[KEY_BYTES]);
+// Returns 1 if the file has a scheduler whose parameters can be applied.
+int scheduler_is_known(const reader *r);
 
 #endif

@@ -16,8 +16,7 @@ typedef struct {
 
 // The next functions add the current key to the report. v NULL: without its value.
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
-// Reports that the key sets `setting`, and stores a setting of the plugin in the configuration. remark: why
-// the value differs from the file's, if it does.
+// Reports that the key sets `setting`, and stores a setting of the plugin. remark: why its value differs.
 void key_sets(reader *r, const char *setting, double value, const char *remark);
 // Reports that the key sets `setting` to a text.
 void key_sets_text(reader *r, const char *setting, const char *value, const char *remark);
