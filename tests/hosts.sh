@@ -81,6 +81,6 @@ hosts_limit() {
     for ((i = 0; i < hosts_n; i++)); do
         tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # if one is set
         [ "$1" = unlimited ] && continue
-        tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 64kb latency 50ms || return 1
+        tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 128kb latency 50ms || return 1
     done
 }

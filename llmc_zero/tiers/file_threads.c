@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "../base/turns.h"
 #include "file_queue.h"
 
 typedef struct {
@@ -23,7 +22,6 @@ static long perform(const file_queue *q, file_request *r) {
 static void *thread_loop(void *arg) {
     file_queue *q = arg;
     file_request *r;
-    turns_short();
     while ((r = queue_take(q, 1)))
         while (queue_end(q, r, perform(q, r))) continue;
     return NULL;

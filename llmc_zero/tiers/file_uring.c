@@ -1,6 +1,5 @@
 // Performs requests with io_uring. One thread owns the ring: it submits requests, and sleeps until one has
 // ended or another thread wakes it.
-#include "../base/turns.h"
 #include "file_queue.h"
 #ifndef ZERO_HAVE_URING
 const file_driver *const file_uring = NULL;
@@ -111,7 +110,6 @@ static void sleep_until_needed(uring *u) {
 
 static void *uring_loop(void *arg) {
     uring *u = arg;
-    turns_short();
     for (;;) {
         submit_new(u);
         reap(u);
