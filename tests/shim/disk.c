@@ -435,6 +435,11 @@ void *calloc(size_t n, size_t bytes) { return OR_NULL(__libc_calloc(n, bytes)); 
 void *realloc(void *p, size_t bytes) { return OR_NULL(__libc_realloc(p, bytes)); }
 void *aligned_alloc(size_t alignment, size_t bytes) { return OR_NULL(__libc_memalign(alignment, bytes)); }
 FILE *open_memstream(char **text, size_t *bytes) { return OR_NULL(NEXT(open_memstream)(text, bytes)); }
+int posix_memalign(void **p, size_t alignment, size_t bytes) {
+    void *new = OR_NULL(__libc_memalign(alignment, bytes));
+    if (new) *p = new;
+    return new ? 0 : ENOMEM;
+}
 char *strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = OR_NULL(__libc_malloc(bytes));
