@@ -12,16 +12,10 @@
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
-. tests/hosts.sh
 . scripts/calibrate.sh          # its functions, and buffers
 build=build count=${1:-60} seed=${2:-1} passes=${PASSES:-7} cores=$(env -u OMP_NUM_THREADS nproc) typical=0.5
-trap 'rm -rf "$work"; hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
-if [ -n "${HOSTS:-}" ]; then
-    hosts_make 2 || { echo "HOSTS: $hosts_why"; exit 1; }
-    hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
-    hosts_limit "$HOSTS"
-fi
+[ -z "${HOSTS:-}" ] || two_hosts "$HOSTS" || { echo "HOSTS: $hosts_why"; exit 1; }
 
 # Prints lines "RANKS HOSTS OPTION...". A step has at most 60 GFLOP, so that a run takes seconds.
 draw() {
@@ -53,10 +47,6 @@ draw() {
 run_here() {    # RANKS OPTION...
     timeout 300 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1 \
         </dev/null
-}
-on_hosts() {    # PROGRAM ARGUMENT...
-    (hosts_run 0 timeout 300 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
-        --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/$1" "${@:2}" </dev/null)
 }
 run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
 
@@ -122,7 +112,7 @@ plan_pass() {
         sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan" >"$work/$pass.$number.planned"
     done <"$work/drawn"
 }
-median() { sort -g | awk '{ of[NR] = $1 } END { print of[int(NR / 2) + 1] }'; }
+median() { sort -g | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
 
 print_machine
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
