@@ -1,10 +1,9 @@
 // Measures this machine for the plan's virtual time (trainer/planning/machines.h). scripts/calibrate.sh runs
 // one process for each core, so that all cores are busy, and writes the machine's file.
-//     build/calibrate layers [B,T,C,NH,V,L[,TYPE]]...  times of the layers, a sample a line, with OpenMP's
-//     threads,
-//                                       of models of these shapes and L layers, or of several
-//     build/calibrate memory [B,T,C,NH,V,L]   rates of the plugin's kernels, for a large model or for this
-//     one build/calibrate disk FOLDER       rates of reads and writes
+//     build/calibrate layers [SHAPE]...  times of the layers, a sample a line, with OpenMP's threads
+//     build/calibrate memory [SHAPE]     rates of the plugin's kernels
+//     build/calibrate disk FOLDER        rates of reads and writes
+// SHAPE: B,T,C,NH,V,L of a model, and perhaps ",fp32" or ",bf16". Without it: several shapes, a large model.
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers_virtual.h"
 #include "../gpt2/model.h"
@@ -167,8 +166,9 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
 static shape parse_shape(const char *text) {
     shape s = { .L = 0 };
     sscanf(text, "%d,%d,%d,%d,%d,%d,%7s", &s.B, &s.T, &s.C, &s.NH, &s.V, &s.L, s.dtype);
-    if (s.B < 1 || s.T < 1 || s.NH < 1 || s.C < s.NH || s.C % s.NH || s.V < 1 || s.L < 1)
-        fail("a shape is B,T,C,NH,V,L, six numbers above 0, and C is a multiple of NH");
+    const int is_type = !*s.dtype || !strcmp(s.dtype, dtype_names[0]) || !strcmp(s.dtype, dtype_names[1]);
+    if (s.B < 1 || s.T < 1 || s.NH < 1 || s.C < s.NH || s.C % s.NH || s.V < 1 || s.L < 1 || !is_type)
+        fail("a shape is B,T,C,NH,V,L, six numbers above 0, C a multiple of NH, and perhaps fp32 or bf16");
     return s;
 }
 
@@ -295,6 +295,6 @@ int main(int argc, char **argv) {
     else if (argc == 3 && !strcmp(argv[1], "disk"))
         time_disk(argv[2]);
     else
-        fail("usage: calibrate layers [B,T,C,NH,V,L]... | memory [B,T,C,NH,V,L] | disk FOLDER");
+        fail("usage: calibrate layers [SHAPE]... | memory [SHAPE] | disk FOLDER");
     return 0;
 }

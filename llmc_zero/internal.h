@@ -1,4 +1,5 @@
-// The struct behind a `zero *`.
+// The struct behind a `zero *`. In all internal headers, functions that return an int return 0, or a negative
+// error code with the error set (base/error.h), unless stated otherwise.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
 #include "accumulate.h"

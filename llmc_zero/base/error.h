@@ -6,7 +6,7 @@
 
 // Each returns `code`: return zero_fail(ZERO_ERR_..., ...). The arguments may point into the last failure.
 // The message is fmt. If a rank is given, "rank R (host H)" precedes it ("rank R" if host is NULL). If a
-// setting of zero_config is given, its name precedes it, or the first one of several separated by spaces.
+// setting is given, its name in zero_config precedes it; of several, separated by spaces, the first one.
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)

@@ -6,8 +6,8 @@
 // an event. Its stream waits for the events of the tasks it needs; the host does not, except for the
 // trainer's stream while other ranks can stall those tasks (device.check).
 //
-// The first task that fails ends all lanes. The others never begin, because the ranks no longer agree on what
-// comes next; waiting for one returns that first failure. Every task has a time limit, so every wait ends.
+// The first task that fails ends all lanes. Those that have not begun never do, because the ranks no longer
+// agree on what comes next; waiting for one returns that first failure. Every task has a time limit.
 #ifndef LLMC_ZERO_BASE_TASKS_H
 #define LLMC_ZERO_BASE_TASKS_H
 #include "../device/device.h"

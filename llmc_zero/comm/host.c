@@ -30,7 +30,7 @@ static int64_t scatter_room(const comm_host *h, size_t size) {
     return (near < far ? near : far) / ALIGNED * ALIGNED;
 }
 
-// Packs every other rank's part of the round into staging: for a near rank, also those of its equals.
+// Packs every other rank's part of the round into staging: for a near rank, those of its equals on all hosts.
 static int pack(comm *c, const comm_round *round, size_t size) {
     const staging *near = c->host->near;
     for (int part = 0; part < c->group.ranks; part++) {
@@ -115,7 +115,8 @@ typedef struct {
     staging *near;  // the window of by.near and the other ranks of this host
 } gathering;
 
-// Copies what a round has gathered of a rank to its place in full. part: its number among the ranks.
+// Copies what a round has gathered of a rank to its place in full. part: its number among those that take
+// part.
 static int unpack(comm *c, const gathering *g, const comm_round *round, int part, const char *in) {
     for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
         char *to = u->piece->full + (part * u->piece->elems + u->from) * g->size;

@@ -143,7 +143,8 @@ static int comes_within(double limit, const atomic_int *event) {
     return *event;
 }
 
-// Over TCP, Open MPI 4.1 writes a long message whole. The answer to the peer's message waits behind it.
+// Over TCP, Open MPI 4.1 writes a long message whole, and the answer to the peer's message waits behind it:
+// two ranks that send to each other then often do so one after the other. "send" divides the message.
 void link_send_in_parts(void) { setenv("OMPI_MCA_btl_tcp_flags", "send", 0); }
 
 static int start_mpi(net *n, zero_launch launched) {
