@@ -1,8 +1,9 @@
 // Measures this machine for the plan's virtual time (trainer/planning/machines.h). scripts/calibrate.sh runs
 // one process for each core, so that all cores are busy, and writes the machine's file.
 //     build/calibrate layers [SHAPE]...  times of the layers, a sample a line, with OpenMP's threads
-//     build/calibrate memory [SHAPE]     rates of the plugin's kernels
-//     build/calibrate disk FOLDER        rates of reads and writes
+//     build/calibrate memory             rates of the plugin's kernels
+//     build/calibrate rounds SHAPE       both for a shape; stops (SIGSTOP), and when continued does so again
+//     build/calibrate disk FOLDER [SHAPE]     rates of reads and writes
 // SHAPE: B,T,C,NH,V,L of a model, and perhaps ",fp32" or ",bf16". Without it: several shapes, a large model.
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers_virtual.h"
@@ -10,6 +11,7 @@
 #include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/device/device.h"
 #include "../llmc_zero/tiers/file.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +73,8 @@ static void *next_of(memory_ring *r, size_t bytes) {
 static void *in(size_t bytes) { return next_of(&inputs, bytes); }
 static void *out(size_t bytes) { return next_of(&results, bytes); }
 
-// -------- layers
+// -------- layers: in the order of a step, because what ran before a layer decides what the caches hold, and
+// for AMX how fast it runs
 
 typedef struct {
     int B, T, C, NH, V, L;
@@ -87,15 +90,28 @@ static const shape shapes[] = {
 
 static const char *const dtype_names[] = { "fp32", "bf16" };
 
-static void print(TimedLayer layer, gpt2_dtype dt, double a, double b, double c, double seconds) {
-    printf("[\"%s\",\"%s\",%g,%g,%g,%.3e]\n", timed_names[layer], dtype_names[dt], a, b, c, seconds);
+static struct sample {
+    TimedLayer layer;
+    double a, b, c, seconds;
+    int calls;
+} samples[32];
+static int n_samples;
+
+static void add_sample(TimedLayer layer, double a, double b, double c, double seconds) {
+    int i = 0;
+    while (i < n_samples &&
+           (samples[i].layer != layer || samples[i].a != a || samples[i].b != b || samples[i].c != c))
+        i++;
+    if (i == n_samples) samples[n_samples++] = (struct sample){ layer, a, b, c, 0, 0 };
+    samples[i].seconds += seconds;
+    samples[i].calls++;
 }
 
-#define SAMPLE(layer, a, b, c, call)                         \
-    do {                                                     \
-        double seconds;                                      \
-        TIME(seconds, if (l->call) fail(gpt2_last_error())); \
-        print(layer, dt, a, b, c, seconds);                  \
+#define SAMPLE(layer, a, b, c, call)                     \
+    do {                                                 \
+        const double start = clock_now();                \
+        if (layers_cpu.call) fail(gpt2_last_error());    \
+        add_sample(layer, a, b, c, clock_now() - start); \
     } while (0)
 
 // Returns how large a ring is: half of the parameters, gradients, AdamW's states and activations of a step.
@@ -107,86 +123,87 @@ static size_t ring_of(const shape *s, size_t size) {
     return half > call ? half : call;
 }
 
-static void time_shape(const shape *s, gpt2_dtype dt) {
-    const Layers *l = &layers_cpu;
-    const int BT = s->B * s->T, C = s->C, Vp = gpt2_padded_vocab(s->V), rows = BT;
-    const size_t size = gpt2_dtype_size(dt), acts = (size_t)BT * C * size, square = (size_t)C * C * size;
-    const size_t head = (size_t)Vp * C * size;
-    size_t scratch_bytes;
-    if (l->plan(dt, s->B, s->T, C, s->NH, Vp, rows, &scratch_bytes)) fail(gpt2_last_error());
-    void *scratch = memory_of(scratch_bytes + 4096);
-    if (l->use_scratch(scratch)) fail(gpt2_last_error());
-    ring_bytes = ring_of(s, size);
-    inputs.next = results.next = 0;
-    void *x = memory_of(4 * acts), *y = memory_of(4 * acts), *u = memory_of(4 * acts);
-    void *bias = memory_of(4 * C * 4), *dbias = memory_of(4 * C * 4);
-    void *logits = memory_of((size_t)rows * Vp * size);
-    float *mean = memory_of(BT * 4), *rstd = memory_of(BT * 4), *lse = memory_of((size_t)BT * s->NH * 4);
-    float *sums = memory_of(4 * C * 4), *losses = memory_of(BT * 4);
-    int *tokens = memory_of(BT * sizeof(int));
-    for (int i = 0; i < BT; i++) tokens[i] = i * 31 % s->V;
-    for (int i = 0; i < 3; i++) {
-        const int from = i < 2 ? 1 : 4, to = i ? 1 : 3;  // in units of C
-        SAMPLE(TIMED_MATMUL, BT, from * C, to * C,
-               matmul_forward(dt, out(to * acts), x, in(from * to * square), bias, BT, from * C, to * C));
-    }
-    SAMPLE(TIMED_MATMUL_GELU, BT, C, 4 * C,
-           matmul_gelu_forward(dt, out(4 * acts), out(4 * acts), x, in(4 * square), bias, BT, C, 4 * C));
-    for (int i = 0; i < 3; i++) {
-        const int to = i == 0 ? 3 : i == 1 ? 1 : 4;
-        SAMPLE(TIMED_MATMUL_BACKWARD, BT, C, to * C,
-               matmul_backward(dt, u, NULL, out(to * square), i == 1 ? NULL : dbias, y, in(acts),
-                               in(to * square), NULL, BT, C, to * C, 0));
-    }
-    SAMPLE(TIMED_GELU_BACKWARD, BT, 4 * C, C,
-           matmul_backward(dt, u, NULL, out(4 * square), NULL, y, in(4 * acts), in(4 * square), in(4 * acts),
-                           BT, 4 * C, C, 0));
-    SAMPLE(TIMED_HEAD, rows, C, Vp, matmul_forward(dt, logits, x, in(head), NULL, rows, C, Vp));
-    SAMPLE(TIMED_SOFTMAX, rows, s->V, 0, softmax_crossentropy(dt, losses, logits, 0, tokens, rows, s->V, Vp));
-    SAMPLE(TIMED_SOFTMAX_BACKWARD, rows, s->V, 0,
-           softmax_crossentropy(dt, losses, logits, 1e-3f, tokens, rows, s->V, Vp));
-    SAMPLE(TIMED_HEAD_BACKWARD, rows, C, Vp,
-           matmul_backward(dt, u, NULL, out(head), NULL, logits, x, in(head), NULL, rows, C, Vp, 0));
-    SAMPLE(TIMED_ATTENTION, BT, s->T, C, attention_forward(dt, out(acts), lse, x, s->B, s->T, C, s->NH));
-    SAMPLE(TIMED_ATTENTION_BACKWARD, BT, s->T, C,
-           attention_backward(dt, u, x, in(3 * acts), in(acts), lse, s->B, s->T, C, s->NH));
-    SAMPLE(TIMED_LAYERNORM, BT, C, 0,
-           residual_layernorm_forward(dt, out(acts), out(acts), mean, rstd, x, u, bias, bias, BT, C));
-    SAMPLE(TIMED_LAYERNORM_BACKWARD, BT, C, 0,
-           layernorm_backward(dt, y, dbias, dbias, sums, x, in(acts), bias, mean, rstd, BT, C));
-    SAMPLE(TIMED_GELU, (double)BT * 4 * C, 0, 0, gelu_forward(dt, y, in(4 * acts), (size_t)BT * 4 * C));
-    SAMPLE(TIMED_ENCODER, BT, C, 0, encoder_forward(dt, y, tokens, in(head), in(acts), s->B, s->T, C));
-    SAMPLE(TIMED_ENCODER_BACKWARD, BT, C, 0,
-           encoder_backward(dt, out(head), out(acts), y, tokens, s->B, s->T, C));
-    l->free();
-    void *all[] = { scratch, x, y, u, bias, dbias, logits, mean, rstd, lse, sums, losses, tokens };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+// What the layers of a shape use besides the rings.
+typedef struct {
+    gpt2_dtype dt;
+    int B, T, C, NH, V, Vp, BT;
+    size_t acts, square, head;  // bytes of (B, T, C), (C, C), (Vp, C)
+    void *scratch, *x, *y, *u, *gelu, *dqkv, *bias, *dbias, *logits;
+    float *mean, *rstd, *lse, *sums, *losses;
+    int *tokens;
+} buffers;
+
+// Returns the output (B, T, C).
+static void *time_layernorm(const buffers *m) {
+    void *y = out(m->acts);
+    SAMPLE(TIMED_LAYERNORM, m->BT, m->C, 0,
+           residual_layernorm_forward(m->dt, out(m->acts), y, m->mean, m->rstd, m->x, m->y, m->bias, m->bias,
+                                      m->BT, m->C));
+    return y;
+}
+static void time_layernorm_backward(const buffers *m) {
+    SAMPLE(TIMED_LAYERNORM_BACKWARD, m->BT, m->C, 0,
+           layernorm_backward(m->dt, m->y, m->dbias, m->dbias, m->sums, m->u, in(m->acts), m->bias, m->mean,
+                              m->rstd, m->BT, m->C));
+}
+// from and to: in units of C
+static void time_matmul(const buffers *m, void *y, const void *x, int from, int to) {
+    SAMPLE(TIMED_MATMUL, m->BT, from * m->C, to * m->C,
+           matmul_forward(m->dt, y, x, in(from * to * m->square), m->bias, m->BT, from * m->C, to * m->C));
+}
+static void time_matmul_backward(const buffers *m, void *dx, const void *dy, int to, void *dbias) {
+    SAMPLE(TIMED_MATMUL_BACKWARD, m->BT, m->C, to * m->C,
+           matmul_backward(m->dt, dx, NULL, out(to * m->square), dbias, dy, in(m->acts), in(to * m->square),
+                           NULL, m->BT, m->C, to * m->C, 0));
 }
 
-static shape parse_shape(const char *text) {
-    shape s = { .L = 0 };
-    sscanf(text, "%d,%d,%d,%d,%d,%d,%7s", &s.B, &s.T, &s.C, &s.NH, &s.V, &s.L, s.dtype);
-    const int is_type = !*s.dtype || !strcmp(s.dtype, dtype_names[0]) || !strcmp(s.dtype, dtype_names[1]);
-    if (s.B < 1 || s.T < 1 || s.NH < 1 || s.C < s.NH || s.C % s.NH || s.V < 1 || s.L < 1 || !is_type)
-        fail("a shape is B,T,C,NH,V,L, six numbers above 0, C a multiple of NH, and perhaps fp32 or bf16");
-    return s;
+static void time_block_forward(const buffers *m) {
+    void *qkv = out(3 * m->acts), *atty = out(m->acts), *gelu = out(4 * m->acts);
+    time_matmul(m, qkv, time_layernorm(m), 1, 3);
+    SAMPLE(TIMED_ATTENTION, m->BT, m->T, m->C,
+           attention_forward(m->dt, atty, m->lse, qkv, m->B, m->T, m->C, m->NH));
+    time_matmul(m, m->y, atty, 1, 1);
+    void *ln = time_layernorm(m);
+    SAMPLE(TIMED_MATMUL_GELU, m->BT, m->C, 4 * m->C,
+           matmul_gelu_forward(m->dt, gelu, out(4 * m->acts), ln, in(4 * m->square), m->bias, m->BT, m->C,
+                               4 * m->C));
+    time_matmul(m, m->y, gelu, 4, 1);
 }
 
-static void time_layers(int n_own, char **own) {
-    const int n = n_own ? n_own : (int)(sizeof shapes / sizeof *shapes);
-    size_t most = 0;
-    for (int i = 0; i < n; i++) {
-        const shape s = n_own ? parse_shape(own[i]) : shapes[i];
-        const size_t bytes = ring_of(&s, 4);
-        if (bytes > most) most = bytes;
-    }
-    inputs.base = memory_of(most);
-    results.base = memory_of(most);
-    for (gpt2_dtype dt = GPT2_F32; dt <= GPT2_BF16; dt++)
-        for (int i = 0; i < n; i++) {
-            const shape s = n_own ? parse_shape(own[i]) : shapes[i];
-            if (!s.dtype[0] || !strcmp(s.dtype, dtype_names[dt])) time_shape(&s, dt);
-        }
+// With -r 1, the default.
+static void time_block_backward(const buffers *m) {
+    void *fch = in(4 * m->acts);
+    SAMPLE(TIMED_GELU, (double)m->BT * 4 * m->C, 0, 0,
+           gelu_forward(m->dt, m->gelu, fch, (size_t)m->BT * 4 * m->C));
+    SAMPLE(TIMED_GELU_BACKWARD, m->BT, 4 * m->C, m->C,
+           matmul_backward(m->dt, m->u, NULL, out(4 * m->square), NULL, m->x, m->gelu, in(4 * m->square), fch,
+                           m->BT, 4 * m->C, m->C, 0));
+    time_matmul_backward(m, m->y, m->u, 4, m->dbias);
+    time_layernorm_backward(m);
+    time_matmul_backward(m, m->u, m->x, 1, NULL);
+    SAMPLE(TIMED_ATTENTION_BACKWARD, m->BT, m->T, m->C,
+           attention_backward(m->dt, m->dqkv, m->u, in(3 * m->acts), in(m->acts), m->lse, m->B, m->T, m->C,
+                              m->NH));
+    time_matmul_backward(m, m->u, m->dqkv, 3, m->dbias);
+    time_layernorm_backward(m);
+}
+
+static void time_step(const buffers *m, int blocks) {
+    SAMPLE(TIMED_ENCODER, m->BT, m->C, 0,
+           encoder_forward(m->dt, m->y, m->tokens, in(m->head), in(m->acts), m->B, m->T, m->C));
+    for (int i = 0; i < blocks; i++) time_block_forward(m);
+    SAMPLE(TIMED_HEAD, m->BT, m->C, m->Vp,
+           matmul_forward(m->dt, m->logits, m->x, in(m->head), NULL, m->BT, m->C, m->Vp));
+    SAMPLE(TIMED_SOFTMAX, m->BT, m->V, 0,
+           softmax_crossentropy(m->dt, m->losses, m->logits, 0, m->tokens, m->BT, m->V, m->Vp));
+    SAMPLE(TIMED_SOFTMAX_BACKWARD, m->BT, m->V, 0,
+           softmax_crossentropy(m->dt, m->losses, m->logits, 1e-3f, m->tokens, m->BT, m->V, m->Vp));
+    SAMPLE(TIMED_HEAD_BACKWARD, m->BT, m->C, m->Vp,
+           matmul_backward(m->dt, m->u, NULL, out(m->head), NULL, m->logits, m->x, in(m->head), NULL, m->BT,
+                           m->C, m->Vp, 0));
+    for (int i = 0; i < blocks; i++) time_block_backward(m);
+    SAMPLE(TIMED_ENCODER_BACKWARD, m->BT, m->C, 0,
+           encoder_backward(m->dt, out(m->head), out(m->acts), m->y, m->tokens, m->B, m->T, m->C));
 }
 
 // -------- the plugin's kernels: a large array gives the rate, a small one the fixed time
@@ -222,50 +239,147 @@ static void add(int64_t n) {
     kernel_sum_ranks(ZERO_F32, sums, ZERO_BF16, (const void *const[]){ in(n * 2) }, 1, 1, n, sums);
 }
 
-static void time_memory(const char *own) {
+// s NULL: rings that no cache holds
+static void time_kernels(const shape *s) {
     device *d = &device_host;
     uint64_t words[EXACT_WORDS] = { 0 };
-    ring_bytes = RING_MOST / 2;
-    if (own) {
-        const shape s = parse_shape(own);
-        const size_t bytes = ring_of(&s, 2);
-        if (bytes < ring_bytes) ring_bytes = bytes;
-    }
+    const size_t own = s ? ring_of(s, 2) : RING_MOST;
+    ring_bytes = own < RING_MOST / 2 ? own : RING_MOST / 2;
+    inputs.next = results.next = 0;
     const int64_t most = ring_bytes / 32;
-    inputs.base = memory_of(ring_bytes);
-    results.base = memory_of(ring_bytes);
     RATE("copy", 8, d->f->copy(d, COMPUTE, out(n * 4), in(n * 4), n * 4));
     RATE("clear", 4, d->f->clear(d, COMPUTE, out(n * 4), n * 4));
     RATE("sum", 10, add(n));
     RATE("squares", 4, kernel_add_squares(words, ZERO_BF16, in(n * 2), n));
     RATE("update", 28, update(n));
-    free(inputs.base);
-    free(results.base);
+}
+
+static void time_memory(void) {
+    inputs.base = memory_of(RING_MOST / 2);
+    results.base = memory_of(RING_MOST / 2);
+    time_kernels(NULL);
+}
+
+// -------- rounds: one shape's layers and kernels, again and again
+
+static int in_rounds;
+// Returns 1 after the process has been continued: dev/bench/plan.sh lets a run and these rounds take turns.
+static int another_round(const shape *s) {
+    if (!in_rounds) return 0;
+    const size_t ring = ring_bytes;
+    time_kernels(s);
+    ring_bytes = ring;
+    inputs.next = results.next = 0;
+    puts("");
+    if (fflush(stdout)) fail("stdout: cannot write");
+    raise(SIGSTOP);
+    return 1;
+}
+
+static void time_shape(const shape *s, gpt2_dtype dt) {
+    enum { MOST_BLOCKS = 2 };
+    const double enough = 0.04;  // seconds
+    const Layers *l = &layers_cpu;
+    const size_t size = gpt2_dtype_size(dt), acts = (size_t)s->B * s->T * s->C * size;
+    const int BT = s->B * s->T, C = s->C, Vp = gpt2_padded_vocab(s->V);
+    size_t scratch_bytes;
+    if (l->plan(dt, s->B, s->T, C, s->NH, Vp, BT, &scratch_bytes)) fail(gpt2_last_error());
+    buffers m = { .dt = dt, .B = s->B, .T = s->T, .C = C, .NH = s->NH, .V = s->V, .Vp = Vp, .BT = BT };
+    m.acts = acts;
+    m.square = (size_t)C * C * size;
+    m.head = (size_t)Vp * C * size;
+    m.scratch = memory_of(scratch_bytes + 4096);
+    if (l->use_scratch(m.scratch)) fail(gpt2_last_error());
+    ring_bytes = ring_of(s, size);
+    inputs.next = results.next = 0;
+    m.x = memory_of(acts), m.y = memory_of(acts), m.u = memory_of(4 * acts);
+    m.gelu = memory_of(4 * acts), m.dqkv = memory_of(3 * acts);
+    m.bias = memory_of(4 * C * 4), m.dbias = memory_of(4 * C * 4);
+    m.logits = memory_of((size_t)BT * Vp * size);
+    m.mean = memory_of(BT * 4), m.rstd = memory_of(BT * 4), m.lse = memory_of((size_t)BT * s->NH * 4);
+    m.sums = memory_of(4 * C * 4), m.losses = memory_of(BT * 4);
+    m.tokens = memory_of(BT * sizeof(int));
+    for (int i = 0; i < BT; i++) m.tokens[i] = i * 31 % s->V;
+    const int blocks = s->L < MOST_BLOCKS ? s->L : MOST_BLOCKS;
+    n_samples = 0;
+    do {
+        for (int timed = 0; timed < 2; timed++) {  // the first time to warm up
+            for (int i = 0; i < n_samples; i++) samples[i].seconds = samples[i].calls = 0;
+            const double start = clock_now();
+            do time_step(&m, blocks);
+            while (clock_now() - start < enough);
+        }
+        for (const struct sample *p = samples; p < samples + n_samples; p++)
+            printf("[\"%s\",\"%s\",%g,%g,%g,%.3e]\n", timed_names[p->layer], dtype_names[dt], p->a, p->b,
+                   p->c, p->seconds / p->calls);
+    } while (another_round(s));
+    l->free();
+    void *all[] = { m.gelu,   m.dqkv, m.scratch, m.x,   m.y,    m.u,      m.bias,  m.dbias,
+                    m.logits, m.mean, m.rstd,    m.lse, m.sums, m.losses, m.tokens };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static shape parse_shape(const char *text) {
+    shape s = { .L = 0 };
+    sscanf(text, "%d,%d,%d,%d,%d,%d,%7s", &s.B, &s.T, &s.C, &s.NH, &s.V, &s.L, s.dtype);
+    const int is_type = !*s.dtype || !strcmp(s.dtype, dtype_names[0]) || !strcmp(s.dtype, dtype_names[1]);
+    if (s.B < 1 || s.T < 1 || s.NH < 1 || s.C < s.NH || s.C % s.NH || s.V < 1 || s.L < 1 || !is_type)
+        fail("a shape is B,T,C,NH,V,L, six numbers above 0, C a multiple of NH, and perhaps fp32 or bf16");
+    return s;
+}
+
+static void time_layers(int n_own, char **own) {
+    const int n = n_own ? n_own : (int)(sizeof shapes / sizeof *shapes);
+    size_t most = 0;
+    for (int i = 0; i < n; i++) {
+        const shape s = n_own ? parse_shape(own[i]) : shapes[i];
+        const size_t bytes = ring_of(&s, 4);
+        if (bytes > most) most = bytes;
+    }
+    inputs.base = memory_of(most);
+    results.base = memory_of(most);
+    for (gpt2_dtype dt = GPT2_F32; dt <= GPT2_BF16; dt++)
+        for (int i = 0; i < n; i++) {
+            const shape s = n_own ? parse_shape(own[i]) : shapes[i];
+            if (!s.dtype[0] || !strcmp(s.dtype, dtype_names[dt])) time_shape(&s, dt);
+        }
 }
 
 // -------- the disk
 
 enum { AT_ONCE = 4 };
-// Returns the seconds to move so many pieces, at_once at a time.
-static double move(file_engine *e, char *memory, int pieces, size_t piece, int at_once, int write) {
+// Moves so many pieces of a file of file_pieces, at_once at a time. Returns the seconds for one.
+static double move(file_engine *e, char *memory, int pieces, int file_pieces, size_t piece, int at_once,
+                   int write) {
     file_transfer t[AT_ONCE] = { 0 };
     const double start = clock_now();
     for (int k = 0; k < pieces; k++) {
         const int i = k % at_once;
         if (file_wait(e, &t[i])) fail(zero_last_error());
         t[i] = (file_transfer){
-            .offset = k * piece, .data = memory + i * piece, .bytes = piece, .write = write
+            .offset = k % file_pieces * piece, .data = memory + i * piece, .bytes = piece, .write = write
         };
         if (file_start(e, &t[i])) fail(zero_last_error());
     }
     for (int i = 0; i < at_once; i++)
         if (file_wait(e, &t[i])) fail(zero_last_error());
-    return clock_now() - start;
+    return (clock_now() - start) / pieces;
 }
 
-static void time_disk(const char *folder) {
-    enum { PIECES = 32, SMALL_PIECES = 256 };
-    const size_t piece = 8 << 20, small = 4 << 10;
+// Small files may stay in caches of the host or the disk: a shape has pieces and a file as large as its
+// states.
+static void time_disk(const char *folder, const char *own) {
+    enum { SMALL_PIECES = 256 };
+    const size_t small = 4 << 10, most_piece = 8 << 20, most_file = 256 << 20;
+    size_t piece = most_piece, file = most_file;
+    if (own) {
+        const shape s = parse_shape(own);
+        const size_t block = (size_t)12 * s.C * s.C * sizeof(float);
+        const size_t states = 3 * (s.L * block + (size_t)gpt2_padded_vocab(s.V) * s.C * sizeof(float));
+        if (block < piece) piece = (block + small - 1) / small * small;
+        if (states < file) file = states;
+    }
+    const int file_pieces = (int)(file / piece), pieces = (int)((64 << 20) / piece);
     const zero_config c = zero_defaults();
     const file_settings s = { .folders = folder,
                               .block_bytes = c.offload.nvme_block_bytes,
@@ -273,15 +387,16 @@ static void time_disk(const char *folder) {
                               .threads = c.offload.nvme_threads,
                               .timeout_s = 60 };
     file_engine *e;
-    if (file_open(&e, &s, PIECES * piece)) fail(zero_last_error());
+    if (file_open(&e, &s, most_file)) fail(zero_last_error());
     const char *why = "";
     char *memory = device_host.f->alloc(&device_host, AT_ONCE * piece, &why);  // in large pages, as in a run
     if (!memory) fail(why);
     file_buffers(e, memory, AT_ONCE * piece);
+    move(e, memory, file_pieces, file_pieces, piece, AT_ONCE, 1);  // a new file is slower
     for (int write = 1; write >= 0; write--) {
-        const double all = move(e, memory, PIECES, piece, AT_ONCE, write);
-        const double alone = move(e, memory, SMALL_PIECES, small, 1, write);
-        print_rate(write ? "write" : "read", alone / SMALL_PIECES, all / PIECES / piece);
+        const double large = move(e, memory, pieces, file_pieces, piece, AT_ONCE, write);
+        const double alone = move(e, memory, SMALL_PIECES, SMALL_PIECES, small, 1, write);
+        print_rate(write ? "write" : "read", alone, large / piece);
     }
     file_close(e);
     device_host.f->release(&device_host, memory, AT_ONCE * piece);
@@ -290,11 +405,13 @@ static void time_disk(const char *folder) {
 int main(int argc, char **argv) {
     if (argc >= 2 && !strcmp(argv[1], "layers"))
         time_layers(argc - 2, argv + 2);
-    else if ((argc == 2 || argc == 3) && !strcmp(argv[1], "memory"))
-        time_memory(argv[2]);
-    else if (argc == 3 && !strcmp(argv[1], "disk"))
-        time_disk(argv[2]);
+    else if (argc == 2 && !strcmp(argv[1], "memory"))
+        time_memory();
+    else if (argc == 3 && (in_rounds = !strcmp(argv[1], "rounds")))
+        time_layers(1, argv + 2);
+    else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "disk"))
+        time_disk(argv[2], argv[3]);
     else
-        fail("usage: calibrate layers [SHAPE]... | memory [SHAPE] | disk FOLDER");
+        fail("usage: calibrate layers [SHAPE]... | memory | rounds SHAPE | disk FOLDER [SHAPE]");
     return 0;
 }

@@ -5,7 +5,7 @@
 #   ROUNDS=N    measures everything N times (2) and takes the shortest: other work on a machine, or on the
 #               other threads of its cores, slows down whole seconds
 #   SHAPES="4,128,256,4,257,6 ..."  also measures the layers of these models: -b, -t, channels, heads,
-#                   vocabulary, layers
+#                   vocabulary, layers; the disk with pieces and a file as large as those of the first
 # dev/bench/plan.sh sources it for the functions.
 or() { cat "$1" >&2; echo "$(basename "$0"): failed" >&2; exit 1; }
 
@@ -22,10 +22,10 @@ measure() {
 }
 # Of processes that run at once the slowest counts: ranks wait for each other, and where two virtual CPUs
 # share a core, a process is faster while the other one pauses. Of all rounds the shortest counts, because
-# other programs can only slow a round down; with typical=0.5 the median one.
+# other programs can only slow a round down; with middle=1 the mean of the middle four fifths.
 # chosen ROUND.NAME.I...: prints the samples, ["matmul","fp32",64,64,192,SECONDS], in the order of a file
 chosen() {
-    awk -v typical="${typical:-0}" '
+    awk -v middle="${middle:-0}" '
         { what = $0; sub(/,[^,]*$/, "", what); seconds = substr($0, length(what) + 2) + 0
           round = FILENAME; sub(/[.][0-9]+$/, "", round); rounds[round]
           if (!(what in seen)) { seen[what]; order[++n] = what }
@@ -38,7 +38,11 @@ chosen() {
                     for (k = m++; k && sorted[k - 1] > seconds; k--) sorted[k] = sorted[k - 1]
                     sorted[k] = seconds
                 }
-                printf "%s,%.3e]\n", order[i], sorted[int(m * typical)]
+                first = middle ? int(m / 10) : 0
+                end = middle ? m - first : 1
+                sum = 0
+                for (k = first; k < end; k++) sum += sorted[k]
+                printf "%s,%.3e]\n", order[i], sum / (end - first)
             }
         }' "$@"
 }
@@ -76,7 +80,7 @@ measure_collectives() {         # NAME
     for what in all-gather reduce-scatter; do
         # shellcheck disable=SC2086
         OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c $what \
-            >>"$1.$what" 2>"$work/err" || or "$work/err"
+            >>"$1.$what" 2>"$work/err" </dev/null || or "$work/err"
     done
 }
 collectives() {                 # NAME
@@ -104,7 +108,7 @@ for i in $(seq "$rounds"); do
         [ ${#own[@]} = 0 ] || measure "$work/$i.$name.layers.own" "$threads" "$processes" layers "${own[@]}"
         measure "$work/$i.$name.memory" "$threads" "$processes" memory
     done
-    measure "$work/$i.disk" 1 1 disk "$folder"
+    measure "$work/$i.disk" 1 1 disk "$folder" "${own[@]:0:1}"
     measure_collectives "$work/all"
 done
 {

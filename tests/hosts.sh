@@ -80,7 +80,10 @@ hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
         tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # if one is set
+        ip -n "$hosts_tag$i" link set eth0 gso_max_size 65536
         [ "$1" = unlimited ] && continue
-        tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 128kb latency 50ms || return 1
+        # A burst passes without a limit. It cannot be shorter than a packet.
+        ip -n "$hosts_tag$i" link set eth0 gso_max_size 16384
+        tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 18kb latency 50ms || return 1
     done
 }

@@ -3,17 +3,20 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
-#   PASSES=N        goes through the configurations N times (7). Each time it runs a configuration and, before
-#                   and after, times its layers at its shapes, the plugin's kernels and, for states on NVMe,
-#                   the disk; once a pass the collectives. The run's median step is compared with a plan from
-#                   the medians of these times, because the speed of a machine that others use changes within
-#                   seconds. Of the passes' errors the median counts.
+#   TURNS=N         a run and the timing of its layers and of the plugin's kernels, at its shapes, take N turns
+#                   of a fraction of a second (24): one is stopped while the other goes on. The mean step is
+#                   compared with a plan from their mean times, because the speed of a machine that others use
+#                   changes within seconds. The collectives and the disk are timed before and after each run.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . scripts/calibrate.sh          # its functions, and buffers
-build=build count=${1:-60} seed=${2:-1} passes=${PASSES:-7} cores=$(env -u OMP_NUM_THREADS nproc) typical=0.5
+build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-24} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
+timers=()
+mkfifo "$work/never"
+exec {never}<>"$work/never"
+trap 'stop_timers; rm -rf "$work"; [ $hosts_n = 0 ] || hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 [ -z "${HOSTS:-}" ] || two_hosts "$HOSTS" || { echo "HOSTS: $hosts_why"; exit 1; }
 
@@ -45,10 +48,10 @@ draw() {
         }'
 }
 run_here() {    # RANKS OPTION...
-    timeout 300 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1 \
+    timeout 580 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1 \
         </dev/null
 }
-run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 15 -v 0 -s 0 -n 0 2>&1; }
+run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1; }
 
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
@@ -58,75 +61,145 @@ read_line() {
     threads=$(sed -E 's/.*--threads ([0-9]+).*/\1/' <<<"$options")
     mode=$threads
     [ "$threads" -gt 1 ] || [ "$ranks" -ge "$cores" ] || mode=alone
+    # One core may be slower than another, so a run with one computing thread and its timer use the same.
+    [ "$ranks.$threads" = 1.1 ] && pinned='taskset -c 0' || pinned=
     run=run_here
     [ "$hosts" = 1 ] || run=run_on_hosts
 }
-# measure_own ROUND...
-measure_own() {
-    local round at_once=$((ranks < cores ? ranks : cores)) name
+# Before the first turn and after the last one.
+time_rest() {           # ROUND
     [ "${OWN:-1}" != 0 ] || return 0
-    for round; do
-        name=$work/$pass.$number.$round
-        measure "$name.layers" "$threads" $at_once layers "$shape"
-        measure "$name.memory" "$threads" $at_once memory "$shape"
-        [[ $options != *--nvme* ]] || measure "$name.disk" 1 1 disk "$NVME"
+    [[ $options != *--nvme* ]] || measure "$own.$1.disk" 1 1 disk "$NVME" "$shape"
+    [ "$ranks" = 1 ] || [ "$hosts" -gt 1 ] || measure_collectives "$own"
+}
+# The timers, as many processes as there are ranks at once, stop after each round.
+start_timers() {
+    local i
+    for i in $(seq $((ranks < cores ? ranks : cores))); do
+        OMP_NUM_THREADS=$threads $pinned build/calibrate rounds "$shape" >"$own.rounds.$i" 2>"$work/err" &
+        timers+=($!)
+    done
+    await_timers
+}
+# Without a process of its own, which would take time from the timers.
+await_timers() {
+    local pid state
+    for pid in "${timers[@]}"; do
+        while { read -r _ _ state _ <"/proc/$pid/stat"; } 2>/dev/null || or "$work/err"; do
+            [ "$state" != T ] || break
+            read -r -t 0.02 -u "$never" || true
+        done
     done
 }
-measure_pass() {
+stop_timers() {
+    [ ${#timers[@]} = 0 ] || { kill -9 "${timers[@]}" && wait "${timers[@]}"; } 2>/dev/null || true
+    timers=()
+}
+# next_step SECONDS: sets ms to the next step's time
+next_step() {
+    local line
+    while read -r -t "$1" -u "$log" line; do
+        echo "$line" >>"$work/log"
+        [[ $line =~ ^step.*\|\ ([0-9.]+)\ ms ]] && ms=${BASH_REMATCH[1]} && return
+    done
+    return 1
+}
+run_in_turns() {
+    local turn i log ms steps tokens until=$((SECONDS + 60))
+    : >"$work/log"
+    # shellcheck disable=SC2086
+    exec {log}< <($run "$ranks" $options)
+    for i in 1 2 3; do next_step 120 || or "$work/log"; done
+    [ -z "$pinned" ] || taskset -cp 0 "$(pgrep -x train_gpt2_zero)" >/dev/null     # only its main thread
+    for turn in $(seq "$turns"); do
+        # The first step was stopped, and the second one finds its memory outside the caches.
+        for i in 1 2; do next_step 60 || or "$work/log"; done
+        steps=$((150 / (${ms%.*} + 1)))
+        for ((i = 0; i < (steps < 1 ? 1 : steps > 10 ? 10 : steps); i++)); do
+            next_step 60 || or "$work/log"
+            echo "$ms" >>"$own.ms"
+        done
+        [ ${#timers[@]} -gt 0 ] || continue
+        pkill -STOP -x train_gpt2_zero
+        kill -CONT "${timers[@]}"
+        await_timers
+        while next_step 0.02; do :; done        # steps that had ended before
+        pkill -CONT -x train_gpt2_zero
+        [ $SECONDS -lt $until ] || break
+    done
+    pkill -TERM -x train_gpt2_zero
+    while read -r -t 60 -u "$log" _; do :; done
+    exec {log}<&-
+    tokens=$(sed -E 's/.* -d ([0-9]+) .*/\1/' <<<"$options")
+    awk -v tokens="$tokens" '{ print tokens * 1000 / $1 }' <(middle_mean <"$own.ms") >"$own.measured"
+}
+# Prints the mean of the middle four fifths of the numbers, as chosen does for the timers' rounds.
+middle_mean() {
+    sort -g | awk '{ of[NR] = $1 }
+        END { k = int(NR / 10); for (i = k + 1; i <= NR - k; i++) sum += of[i]; print sum / (NR - 2 * k) }'
+}
+# Splits what the timers printed into files for chosen, a round each: samples have six fields, rates three.
+split_rounds() {
+    local i
+    for i in "${!timers[@]}"; do
+        awk -F, -v name="$own" -v i=$((i + 1)) '
+            BEGIN { round = 1 }
+            !NF { round++; close(layers); close(rates); next }
+            { layers = name "." round ".layers." i; rates = name "." round ".memory." i }
+            NF > 3 { print >layers }
+            NF == 3 { print >rates }' "$own.rounds.$((i + 1))"
+    done
+}
+measure_all() {
     while read_line; do
-        measure_own 1 2
-        # shellcheck disable=SC2086
-        $run "$ranks" $options >"$work/log" || or "$work/log"
-        sed -nE 's/^([0-9.]+) tokens\/s in the median step.*/\1/p' "$work/log" >"$work/$pass.$number.measured"
-        measure_own 3 4
+        own=$work/$number
+        time_rest 1
+        [ "${OWN:-1}" = 0 ] || start_timers
+        run_in_turns
+        split_rounds
+        stop_timers
+        time_rest 2
     done <"$work/drawn"
-    [ "${OWN:-1}" = 0 ] || measure_collectives "$work/$pass"
     # shellcheck disable=SC2086
     [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
-        >"$work/$pass.between" 2>"$work/log" || or "$work/log"
+        >"$work/between" 2>"$work/log" || or "$work/log"
 }
-# Prints machine.json as it was in the pass: with other lines for some names, and more samples. The two hosts
-# share this machine's cores.
+# Prints machine.json with these times in place of the calibration's. The two hosts share this machine's cores.
 machine_now() {
-    local name=$work/$pass.$number
+    local name=$work/$number
     {
         [ "$hosts" = 1 ] || sed -nE "s/^(\"cores\":) .$cores]/\1 [$((cores / hosts))]/p" build/machine.json
-        [ ! -f "$work/$pass.between" ] || collective between 2 <"$work/$pass.between"
-        [ ! -f "$work/$pass.all-gather" ] || collectives "$work/$pass"
+        [ ! -f "$work/between" ] || collective between 2 <"$work/between"
+        [ ! -f "$name.all-gather" ] || collectives "$name"
         [ ! -f "$name.1.memory.1" ] || rates "_$mode" "$name".*.memory.*
         [ ! -f "$name.1.disk.1" ] || rates "" "$name".*.disk.*
+        [ ! -f "$name.1.layers.1" ] || samples "samples_$mode" "$name".*.layers.*
     } >"$work/lines"
-    [ ! -f "$name.1.layers.1" ] || chosen "$name".*.layers.* | sed 's/$/,/' >"$work/own"
-    awk -F'"' -v samples="samples_$mode" 'FNR == NR { now[$2] = $0; next }
-        $2 in now { $0 = now[$2] }
-        { print }
-        $2 == samples { while (getline line <own > 0) print line }' own="$work/own" \
-        "$work/lines" build/machine.json
+    awk -F'"' '
+        FNR == NR && /^"/ { name = $2 }
+        FNR == NR { now[name] = now[name] $0 "\n"; next }
+        /^"/ { replaced = $2 in now; if (replaced) printf "%s", now[$2] }
+        /^],?$/ && replaced { if (/,/) print ","; replaced = 0; next }  # the end of a list
+        /^}/ || !replaced' "$work/lines" build/machine.json
 }
-plan_pass() {
+plan_all() {
     while read_line; do
         machine_now >"$work/machine.json"
         # shellcheck disable=SC2086
         timeout 60 ./train_gpt2_zero --plan --machine "$work/machine.json" --plan-ranks "$ranks" \
             -pg $((ranks / hosts)) $options >"$work/plan" 2>&1 </dev/null || or "$work/plan"
-        sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan" >"$work/$pass.$number.planned"
+        planned=$(sed -nE 's/^  step +[0-9.]+ s, ([0-9]+) tokens.*/\1/p' "$work/plan")
+        awk -v options="$ranks $hosts $options" '{
+            printf "%9.0f %9.0f %+6.1f%%  %s\n", $1, $2, 100 * ($2 / $1 - 1), options
+        }' <<<"$planned $(cat "$work/$number.measured")" | tee -a "$work/all"
     done <"$work/drawn"
 }
-median() { sort -g | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
 
 print_machine
 printf '%9s %9s %7s  %s\n' planned measured error 'ranks, hosts, options'
-: >"$work/own"
 draw | nl -ba >"$work/drawn"
-for pass in $(seq "$passes"); do measure_pass; done
-for pass in $(seq "$passes"); do plan_pass; done
-while read_line; do
-    cat "$work"/*."$number".planned >"$work/planned"
-    cat "$work"/*."$number".measured >"$work/measured"
-    off=$(paste "$work/planned" "$work/measured" | awk '{ print 100 * ($2 / $1 - 1) }' | median)
-    printf '%9.0f %9.0f %+6.1f%%  %s\n' "$(median <"$work/planned")" "$(median <"$work/measured")" "$off" \
-        "$ranks $hosts $options" | tee -a "$work/all"
-done <"$work/drawn"
+measure_all
+plan_all
 
 awk '
     { off = $3 + 0; error[NR] = off < 0 ? -off : off; planned[NR] = $1; is[NR] = $2 }
