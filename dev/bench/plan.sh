@@ -51,7 +51,10 @@ run_here() {    # RANKS OPTION...
     timeout 580 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1 \
         </dev/null
 }
-run_on_hosts() { on_hosts train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1; }
+# A rank that is alone on its host does not yield while it polls: the thread that computes would keep the core.
+run_on_hosts() {
+    OMPI_MCA_mpi_yield_when_idle=0 on_hosts train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1
+}
 
 # read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
 read_line() {
