@@ -3,10 +3,10 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
-#   TURNS=N         a run and the timing of its layers and of the plugin's kernels, at its shapes, take N turns
-#                   of a fraction of a second (24): one is stopped while the other goes on. The mean step is
-#                   compared with a plan from their mean times, because the speed of a machine that others use
-#                   changes within seconds. The collectives and the disk are timed before and after each run.
+#   TURNS=N         a run and the timing of its layers and of the plugin's kernels, at its shapes, take N
+#                   turns of a fraction of a second (24): one is stopped while the other goes on. The mean step
+#                   is compared with a plan from their mean times, because the speed of a machine that others
+#                   use changes within seconds. The collectives and the disk are timed before and after.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
@@ -51,7 +51,7 @@ run_here() {    # RANKS OPTION...
     timeout 580 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1 \
         </dev/null
 }
-# A rank that is alone on its host does not yield while it polls: the thread that computes would keep the core.
+# A rank alone on its host does not yield while it polls: the thread that computes would keep the core.
 run_on_hosts() {
     OMPI_MCA_mpi_yield_when_idle=0 on_hosts train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1
 }
@@ -167,7 +167,7 @@ measure_all() {
     [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
         >"$work/between" 2>"$work/log" || or "$work/log"
 }
-# Prints machine.json with these times in place of the calibration's. The two hosts share this machine's cores.
+# Prints machine.json with these times in place of the calibration's. Two hosts share this machine's cores.
 machine_now() {
     local name=$work/$number
     {
