@@ -4,9 +4,9 @@
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
 #   TURNS=N         a run and the timing of its layers and of the plugin's kernels, at its shapes, take N
-#                   turns of a fraction of a second (24): one is stopped while the other goes on. The mean step
-#                   is compared with a plan from their mean times, because the speed of a machine that others
-#                   use changes within seconds. The collectives and the disk are timed before and after.
+#                   turns of a fraction of a second (24): one is stopped while the other goes on. The mean
+#                   step is compared with a plan from their mean times, because the speed of a machine that
+#                   others use changes within seconds. Collectives and disk are timed before and after.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
