@@ -108,13 +108,13 @@ next_step() {
     return 1
 }
 run_in_turns() {
-    local turn i log ms steps tokens until=$((SECONDS + 60))
+    local i log ms steps tokens until=$((SECONDS + 60))
     : >"$work/log"
     # shellcheck disable=SC2086
     exec {log}< <($run "$ranks" $options)
     for i in 1 2 3; do next_step 120 || or "$work/log"; done
     [ -z "$pinned" ] || taskset -cp 0 "$(pgrep -x train_gpt2_zero)" >/dev/null     # only its main thread
-    for turn in $(seq "$turns"); do
+    for _ in $(seq "$turns"); do
         # The first step was stopped, and the second one finds its memory outside the caches.
         for i in 1 2; do next_step 60 || or "$work/log"; done
         steps=$((150 / (${ms%.*} + 1)))
