@@ -2,7 +2,7 @@
 # Tests how jobs of several ranks start and end: under mpirun, on one host and on two (network namespaces),
 # and by the recipes in scripts/multi_node/. Ranks are refused, fail, are killed or are stopped.
 # Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...
-#   groups: refused levels ports fails lost hosts recipes ends
+#   groups: refused levels ports fails lost continued hosts recipes ends
 #   KILLS=30    kills or stops 30 ranks, at random instants
 # shellcheck disable=SC2016,SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -188,6 +188,22 @@ test_lost() {
         end
     done
 }
+# A signal handler on the stack of the thread that computes would overwrite what oneDNN keeps there.
+test_continued() {
+    local wide=(-e l2h12c768v257t32 -b 1 -r 3 -u 0 -v 0 -s 0 -x 15 --dtype fp32 --threads 1 --overlap 0 \
+        --hash full --device cpu) pids
+    begin 'ranks.continued again and again while they compute: the same bits'
+    need 'failed' run 2 $hang_limit "${wide[@]}" >"$dir/alone" 2>&1
+    starts run 2 $hang_limit "${wide[@]}"
+    reaches_step 1
+    pids=$(ranks)
+    while kill -CONT $pids 2>/dev/null; do sleep 0.005; done
+    ends_within $hang_limit $job
+    job=
+    is 'status' "$status" 0
+    is 'hash' "$(grep -o 'params_hash.*' "$screen")" "$(grep -o 'params_hash.*' "$dir/alone")"
+    end
+}
 
 # Open MPI itself reports the connection that a killed rank leaves. tests/same_bits.sh compares the bits of
 # ranks on several hosts.
@@ -307,6 +323,6 @@ test_ends() {
 }
 
 groups=("$@")
-[ ${#groups[@]} != 0 ] || groups=(refused levels ports fails lost hosts recipes ends)
+[ ${#groups[@]} != 0 ] || groups=(refused levels ports fails lost continued hosts recipes ends)
 for group in "${groups[@]}"; do test_"$group"; done
 finish ranks

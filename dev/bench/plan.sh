@@ -13,10 +13,10 @@
 . "$(dirname "$0")/common.sh"
 . scripts/calibrate.sh          # its functions, and buffers
 build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-24} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
-timers=()
+timers=() running=
 mkfifo "$work/never"
 exec {never}<>"$work/never"
-trap 'stop_timers; rm -rf "$work"; [ $hosts_n = 0 ] || hosts_end' EXIT
+trap 'stop_timers; stop_run KILL; rm -rf "$work"; [ $hosts_n = 0 ] || hosts_end' EXIT
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 [ -z "${HOSTS:-}" ] || two_hosts "$HOSTS" || { echo "HOSTS: $hosts_why"; exit 1; }
 
@@ -98,6 +98,8 @@ stop_timers() {
     [ ${#timers[@]} = 0 ] || { kill -9 "${timers[@]}" && wait "${timers[@]}"; } 2>/dev/null || true
     timers=()
 }
+# By name, because the ranks of a second host are in another session: no other trainer may run.
+stop_run() { [ -z "$running" ] || pkill "-$1" -x train_gpt2_zero || true; running=; }      # SIGNAL
 # next_step SECONDS: sets ms to the next step's time
 next_step() {
     local line
@@ -110,6 +112,7 @@ next_step() {
 run_in_turns() {
     local i log ms steps tokens until=$((SECONDS + 60))
     : >"$work/log"
+    running=1
     # shellcheck disable=SC2086
     exec {log}< <($run "$ranks" $options)
     for i in 1 2 3; do next_step 120 || or "$work/log"; done
@@ -130,7 +133,7 @@ run_in_turns() {
         pkill -CONT -x train_gpt2_zero
         [ $SECONDS -lt $until ] || break
     done
-    pkill -TERM -x train_gpt2_zero
+    stop_run TERM
     while read -r -t 60 -u "$log" _; do :; done
     exec {log}<&-
     tokens=$(sed -E 's/.* -d ([0-9]+) .*/\1/' <<<"$options")
