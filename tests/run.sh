@@ -110,7 +110,8 @@ table() {
 # durations, because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" refused levels ports fails lost continued hosts
+    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" \
+        refused levels ports fails lost continued hosts
     run patch 600 tests/test_patch.sh
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
