@@ -193,14 +193,11 @@ static void on_continue(int signal, siginfo_t *from, void *context) {
 }
 
 // oneDNN's fp32 kernels keep data farther below the stack pointer than a signal handler leaves alone (128
-// bytes). A handler on this thread's stack would overwrite them, so ours has another one.
-static int handler_stack(void) {
+// bytes). A handler on this thread's stack would overwrite them, so ours has another one. Returns 1 if not.
+static int no_handler_stack(void) {
     static char stack[1 << 16];  // with AMX, the registers alone take 11 KB
-    stack_t now;
-    if (sigaltstack(NULL, &now)) return -1;
-    return now.ss_flags & SS_DISABLE
-               ? sigaltstack(&(stack_t){ .ss_sp = stack, .ss_size = sizeof stack }, NULL)
-               : 0;
+    stack_t now, ours = { .ss_sp = stack, .ss_size = sizeof stack };
+    return sigaltstack(NULL, &now) || (now.ss_flags & SS_DISABLE && sigaltstack(&ours, NULL));
 }
 
 // Leaves a handler of the program's own in place. Without the thread only this message is missing.
@@ -208,7 +205,7 @@ static void watch_launcher(void) {
     struct sigaction now,
         ours = { .sa_sigaction = on_continue, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK };
     sigemptyset(&ours.sa_mask);
-    if (handler_stack() || patience_thread(watch, NULL)) return;
+    if (no_handler_stack() || patience_thread(watch, NULL)) return;
     if (!sigaction(SIGCONT, NULL, &now) && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)
         sigaction(SIGCONT, &ours, NULL);
 }
