@@ -377,7 +377,7 @@ static void time_disk(const char *folder, const char *own) {
         const size_t block = (size_t)12 * s.C * s.C * sizeof(float);
         const size_t states = 3 * (s.L * block + (size_t)gpt2_padded_vocab(s.V) * s.C * sizeof(float));
         if (block < piece) piece = (block + small - 1) / small * small;
-        if (states < file) file = states;
+        if (states < file) file = states > piece ? states : piece;
     }
     const int file_pieces = (int)(file / piece), pieces = (int)((64 << 20) / piece);
     const zero_config c = zero_defaults();

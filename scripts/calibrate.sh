@@ -34,6 +34,7 @@ chosen() {
             for (i = 1; i <= n; i++) {
                 m = 0
                 for (r in rounds) {
+                    if (!((r, order[i]) in most)) continue      # a sample of other shapes
                     seconds = most[r, order[i]]
                     for (k = m++; k && sorted[k - 1] > seconds; k--) sorted[k] = sorted[k - 1]
                     sorted[k] = seconds

@@ -213,4 +213,13 @@ plan --machine h100x8 --plan-ranks 8
 has "$dir/plan" '^  assumed: .* gelu, .*matmul_gelu|^  assumed: .*matmul_gelu, .* gelu,'
 end
 
+begin 'virtual.samples: of a round the slowest process, of rounds the shortest; other shapes apart'
+echo '["gelu","fp32",1,0,0,3e-3]' >"$dir/1.layers.1"
+echo '["gelu","fp32",1,0,0,5e-3]' >"$dir/1.layers.2"
+echo '["gelu","fp32",1,0,0,4e-3]' >"$dir/2.layers.1"
+echo '["gelu","fp32",9,0,0,7e-3]' >"$dir/1.layers.own.1"
+is samples "$(. scripts/calibrate.sh && chosen "$dir"/?.layers.* | sort | tr -d '\n')" \
+    '["gelu","fp32",1,0,0,4.000e-03]["gelu","fp32",9,0,0,7.000e-03]'
+end
+
 finish virtual

@@ -181,9 +181,9 @@ machine_now() {
         [ ! -f "$name.1.disk.1" ] || rates "" "$name".*.disk.*
         [ ! -f "$name.1.layers.1" ] || samples "samples_$mode" "$name".*.layers.*
     } >"$work/lines"
-    awk -F'"' '
-        FNR == NR && /^"/ { name = $2 }
-        FNR == NR { now[name] = now[name] $0 "\n"; next }
+    awk -F'"' -v lines="$work/lines" '
+        FILENAME == lines && /^"/ { name = $2 }
+        FILENAME == lines { now[name] = now[name] $0 "\n"; next }
         /^"/ { replaced = $2 in now; if (replaced) printf "%s", now[$2] }
         /^],?$/ && replaced { if (/,/) print ","; replaced = 0; next }  # the end of a list
         /^}/ || !replaced' "$work/lines" build/machine.json
