@@ -119,7 +119,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     p->in_use = by_layers ? of : 1;
     p->in_pass = 1;
     p->in_step = mode == ZERO_TRAIN;
-    if (micro == 0) p->began_s = clock_now();
+    if (micro == 0) p->began_s = trace_clock(&z->trace);
     p->gradients_finished = 0;
     p->forward_left = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
@@ -141,7 +141,7 @@ void pass_end_step(zero *z) {
 }
 
 void pass_trace_step(zero *z, int t) {
-    trace_event e = { EVENT_STEP, t, LANE_STEPS, 0, z->pass.began_s, clock_now() };
+    trace_event e = { EVENT_STEP, t, LANE_STEPS, 0, z->pass.began_s, trace_clock(&z->trace) };
     for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) e.bytes += (int64_t)memory_bytes(&z->memory, c);
     trace_add_past(&z->trace, &e);
 }

@@ -37,9 +37,12 @@ typedef struct zero_machine {
     double queue_s;     // with ZERO_CUDA: the host's time to queue an operation
     int threads;        // with ZERO_CPU: of the trainer, for which the rates of kernels hold; lanes have one
     int spare_core;     // with ZERO_CPU, 1: the lanes' threads have a core that no rank computes on
-    // With ZERO_CPU and more threads than cores: ranks that compute for less than turn_s do so one after
-    // another. The last ones then lag by `uneven` times that time; 0: the ranks fill the cores evenly.
-    double uneven, turn_s;
+    // With ZERO_CPU and more threads than cores: how often the system looks which thread should run.
+    double turn_s;
+    // More ranks than cores: of the time that they compute, by which part the last one lags behind the
+    // others, for at most turn_s; and, with threads for lanes, by which part without a limit.
+    double uneven, scattered;
+    zero_rate work_between;  // for how long ZERO_TIME_BETWEEN keeps a core that it shares from computing
     zero_rate of[ZERO_TIMES];
 } zero_machine;
 

@@ -60,14 +60,16 @@ rates() {
         $3 == 0 { fixed = $4 }
         $3 == 1 { printf "\"%s%s\": [%.3e, %.4e, \"measured\"],\n", $2, suffix, fixed, 1 / $4 }'
 }
-# The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints the
-# time in microseconds and the bytes on a rank's link a second.
-# collective NAME RANKS: reads what bench/comm printed for one collective
+# The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints times
+# in microseconds.
+# collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
+# with --beside what a computation loses
 collective() {
-    awk -v name="$1" -v n="$2" '
-        $1 ~ /^(all|reduce)-/ && (!($2 in us) || $5 < us[$2]) { us[$2] = $5 }
-        $1 ~ /^(all|reduce)-/ && $2 > most { most = $2 }
-        $1 ~ /^(all|reduce)-/ && (!least || $2 < least) { least = $2 }
+    awk -v name="$1" -v n="$2" -v column="${3:-5}" '
+        $1 !~ /^(all|reduce)-/ { next }
+        !($2 in us) || $column < us[$2] { us[$2] = $column > 0 ? $column : 0 }
+        $2 > most { most = $2 }
+        !least || $2 < least { least = $2 }
         END {
             printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, us[least] * 1e-6,
                 most * (n - 1) / n / (us[most] * 1e-6)
@@ -123,8 +125,9 @@ done
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'
     fi
-    echo '"turn_s": [3e-3, "assumed: with more threads than cores, for how long one keeps its core"],'
+    echo '"turn_s": [4e-3, "assumed: with more threads than cores, how often the system lets others run"],'
     echo '"between": [1e-4, 125e6, "assumed: 1 Gbit/s"],'
+    echo '"between_work": [2e-5, 5e8, "assumed: of a core that computes, without an idle one"],'
     rates "" "$work"/*.disk.*
     for mode in "${modes[@]}"; do rates "_${mode%% *}" "$work"/*."${mode%% *}".memory.*; done
     for mode in "${modes[@]}"; do

@@ -7,6 +7,7 @@
 #   hosts_commands    puts it into PATH as ssh, and a script in place of Slurm's sbatch; both are in $dir/bin
 #   hosts_limit RATE    limits what each host sends to RATE in tc's syntax (2gbit), or "unlimited"
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
+hosts_cores=        # of each host, which uses no others; empty: all hosts share the machine's
 
 hosts_end() {
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
@@ -44,12 +45,14 @@ hosts_run() {
     local i=$1
     shift
     unset OMPI_MCA_btl OMPI_MCA_oob_tcp_if_include
+    [ -z "$hosts_cores" ] || set -- taskset -c $((i * hosts_cores))-$(((i + 1) * hosts_cores - 1)) "$@"
     exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
 }
 hosts_on() { (hosts_run "$@"); }
 # The script takes ssh's options, and cannot reach a host with the name "nowhere".
 hosts_rsh() {
-    printf '%s\n' '#!/usr/bin/env bash' "cd '$PWD' && . tests/hosts.sh; hosts_tag=$hosts_tag; cd /"
+    printf '%s\n' '#!/usr/bin/env bash' "cd '$PWD' && . tests/hosts.sh" \
+        "hosts_tag=$hosts_tag hosts_cores=$hosts_cores; cd /"
     cat <<'END'
 while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
 [ "$1" != nowhere ] || { echo "ssh: connect to host nowhere port 22: No route to host" >&2; exit 255; }

@@ -50,6 +50,10 @@ for stage in 0 1 2 3; do
     same_order $((stage + 1)) $stage --dtype bf16 --overlap 0
 done
 for ranks in 2 8; do same_order $ranks 3 --dtype fp32 --accumulate layers --overlap 1; done
+third=$(sed -nE 's/.*"name":"step 3",.*"dur":([0-9.]+).*/\1/p' "$dir/plan.json")
+printed=$(sed -nE 's/^  step +([0-9.]+) s, .*/\1/p' "$dir/plan")
+need "a step of $third us in the trace, $printed s in the plan" \
+    number "0$third * 1e-6 - 0$printed < 1e-4 && 0$printed - 0$third * 1e-6 < 1e-4 && 0$printed > 0"
 end
 # seconds THREADS OVERLAP FIGURE...: prints the planned time of a step with these figures of the machine slow
 seconds() {
@@ -78,6 +82,24 @@ begin 'virtual.three ranks on two cores: the last computes while the others wait
 three=$(crowded 3 0) lag=$(crowded 3 1) four=$(crowded 4 0) even=$(crowded 4 1)
 need "$three, $lag, $four and $even s" number \
     "0$lag > 1.1 * 0$three && 0$lag < 4 / 3 * 0$three && 0$four > 0 && 0$even == 0$four"
+end
+# apart CORES OVERLAP FIGURES: prints the planned time of a step of two ranks, each on a host of so many cores
+apart() {
+    sed "s/\"cores\": .2./\"cores\": [$1], $3/; s/\"between\": .1e-6/\"between\": [1e-3/" "$dir/two.json" \
+        >"$dir/slow.json"
+    plan --machine "$dir/slow.json" --plan-ranks 2 -pg 1 -z 2 -e l3h2c32v257t32 -b 1 -d 64 --threads 1 \
+        --overlap "$2"
+    sed -nE 's/^  step +([0-9.]+) s, .*/\1/p' "$dir/plan"
+}
+begin 'virtual.two hosts: a lane that shares its core waits for a turn, and takes time from the trainer'
+for figures in '"turn_s": [1]' '"turn_s": [0], "between_work": [0, 1e6]'; do
+    one=$(apart 1 1 '"turn_s": [0]') slow=$(apart 1 1 "$figures")
+    need "$figures: $one and $slow s" number "0$one > 0 && 0$slow > 1.05 * 0$one"
+    for cores_overlap in '2 1' '1 0'; do
+        one=$(apart $cores_overlap '"turn_s": [0]') slow=$(apart $cores_overlap "$figures")
+        need "$figures, $cores_overlap: $one and $slow s" number "0$one > 0 && 0$slow == 0$one"
+    done
+done
 end
 begin 'virtual.states on NVMe'
 same_order 2 3 --dtype bf16 --offload-optimizer nvme --offload-param nvme --nvme "$disk"

@@ -17,12 +17,17 @@
 //            that library's collective on the same number of bytes; it sums where the plugin averages, and
 //            MPI cannot sum bf16 and fp16
 //     ratio  that library's time / the plugin's, so above 1 the plugin is faster
+//     beside, taken
+//            with --beside: the time of the plugin's collective while another thread of the rank computes,
+//            and how much longer that thread takes because of it; meant for ranks with one core each
 #include "bench.h"
 #include "llmc_zero/comm/comm.h"
 #include "llmc_zero/base/error.h"
+#include "llmc_zero/base/turns.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <unistd.h>
 #ifdef _OPENMP
@@ -34,7 +39,7 @@
 enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
 static struct {
     int least, most, factor, rounds, warm_ups, batch;  // batch 0: depends on the device
-    int only, dtype, messages, cuda, nccl, reduce_nccl, nccl_memory;
+    int only, dtype, messages, beside, cuda, nccl, reduce_nccl, nccl_memory;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
 
 static const char usage[] =
@@ -48,6 +53,7 @@ static const char usage[] =
     "  -c COLLECTIVE        all, all-gather, reduce-scatter, broadcast (all; broadcast only with cpu)\n"
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
     "  --messages           messages, not the window\n"
+    "  --beside             also beside a thread that computes\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
     "  --reduce HOW         with nccl: ranks (the plugin sums in tree order), nccl (NCCL sums) (ranks)\n"
@@ -122,8 +128,8 @@ static void set_option(const char *name, const char *value) {
 
 static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--messages")) {
-            opt.messages = 1;
+        if (!strcmp(argv[i], "--messages") || !strcmp(argv[i], "--beside")) {
+            *(strcmp(argv[i], "--beside") ? &opt.messages : &opt.beside) = 1;
             continue;
         }
         if (i + 1 == argc) refuse("option %s: unknown, or its value is missing", argv[i]);
@@ -440,6 +446,72 @@ static void measure(const collective *k, double *medians) {
     for (int who = 0; who < CONTENDERS; who++) medians[who] = bench_median(times[who], opt.rounds);
 }
 
+// -------- beside a thread that computes
+
+static struct {
+    pthread_t thread;
+    int computes, ends;
+    long parts;  // that the thread has computed so far
+} other_thread;
+
+static void *compute(void *ignored) {
+    static float x[4096];
+    while (!__atomic_load_n(&other_thread.ends, __ATOMIC_RELAXED)) {
+        if (!__atomic_load_n(&other_thread.computes, __ATOMIC_ACQUIRE)) {
+            clock_nap(1e-3);
+            continue;
+        }
+        for (int k = 0; k < 10; k++)
+            for (int i = 0; i < 4096; i++) x[i] = x[i] * 0.5f + 1;
+        __atomic_fetch_add(&other_thread.parts, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+// As the plugin's thread for collectives does, the main thread asks for short turns.
+static void start_computing(void) {
+    if (!opt.beside) return;
+    turns_short();
+    if (pthread_create(&other_thread.thread, NULL, compute, NULL)) must(ZERO_ERR_MEMORY);
+}
+static void end_computing(void) {
+    if (!opt.beside) return;
+    __atomic_store_n(&other_thread.ends, 1, __ATOMIC_RELAXED);
+    pthread_join(other_thread.thread, NULL);
+}
+
+static double parts_computed(void) { return (double)__atomic_load_n(&other_thread.parts, __ATOMIC_RELAXED); }
+
+// Sets the time of a collective beside the other thread, and what this thread loses: in the same time,
+// without a collective, it computes `alone` parts a second.
+static void round_beside(operation run, double *beside, double *taken) {
+    const double alone_s = 20e-3;
+    __atomic_store_n(&other_thread.computes, 1, __ATOMIC_RELEASE);
+    clock_nap(5e-3);  // until it computes
+    double parts = parts_computed(), start = clock_now();
+    clock_nap(alone_s);
+    const double alone = (parts_computed() - parts) / (clock_now() - start);
+    MPI_Barrier(MPI_COMM_WORLD);
+    parts = parts_computed();
+    start = clock_now();
+    for (int i = 0; i < opt.batch; i++) must(run());
+    must(wait());
+    const double took = clock_now() - start;
+    *taken = (took - (parts_computed() - parts) / alone) / opt.batch;
+    *beside = took / opt.batch;
+    __atomic_store_n(&other_thread.computes, 0, __ATOMIC_RELEASE);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void measure_beside(const collective *k, double *beside, double *taken) {
+    static double times[2][OFTEN];
+    *beside = *taken = 0;
+    for (int i = 0; opt.beside && i < opt.rounds; i++) round_beside(k->run, &times[0][i], &times[1][i]);
+    if (!opt.beside) return;
+    *beside = bench_median(times[0], opt.rounds);
+    *taken = bench_median(times[1], opt.rounds);
+}
+
 // -------- table
 
 static void print_header(void) {
@@ -450,7 +522,8 @@ static void print_header(void) {
         if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
     printf("# %-14s %11s %11s %-5s %10s %10s %10s %8s", "collective", "size B", "elements", "type", "time us",
            "algbw GB/s", "busbw GB/s", "#wrong");
-    printf(" %10s %6s %10s %6s\n", "copy us", "ratio", peer, "ratio");
+    printf(" %10s %6s %10s %6s", "copy us", "ratio", peer, "ratio");
+    printf(opt.beside ? " %10s %10s\n" : "\n", "beside us", "taken us");
 }
 
 static void print_other(double time, double ours) {
@@ -460,13 +533,15 @@ static void print_other(double time, double ours) {
         printf(" %10s %6s", "-", "-");
 }
 
-static void print_row(const collective *k, const double *medians, long long wrong) {
+static void print_row(const collective *k, const double *medians, long long wrong, double beside,
+                      double taken) {
     double size = bytes_of(elems), algbw = size / medians[OURS] * 1e-9;
     double bus = k->kind == COMM_OTHER ? c.group.ranks > 1 : (c.group.ranks - 1.0) / c.group.ranks;
     printf("  %-14s %11.0f %11lld %-5s", k->name, size, (long long)elems, dtype_name(opt.dtype));
     printf(" %10.2f %10.2f %10.2f %8lld", medians[OURS] * 1e6, algbw, algbw * bus, wrong);
     print_other(medians[COPY], medians[OURS]);
     print_other(medians[PEER], medians[OURS]);
+    if (opt.beside) printf(" %10.2f %10.2f", beside * 1e6, taken * 1e6);
     printf("\n");
     fflush(stdout);
 }
@@ -474,7 +549,7 @@ static void print_row(const collective *k, const double *medians, long long wron
 // Returns 1 if a result is wrong. Rounds the size down to a multiple of 128 elements per rank, as in the
 // plugin's shards.
 static int row(const collective *k, int64_t bytes) {
-    double medians[CONTENDERS];
+    double medians[CONTENDERS], beside, taken;
     part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
     elems = part * c.group.ranks;
     if (!part)
@@ -482,9 +557,10 @@ static int row(const collective *k, int64_t bytes) {
                        (long long)bytes, c.group.ranks));
     fill(k);
     measure(k, medians);
+    measure_beside(k, &beside, &taken);
     long long wrong = wrong_of_ours(k);
     int differs = peer_differs(k);
-    if (!c.group.rank) print_row(k, medians, wrong);
+    if (!c.group.rank) print_row(k, medians, wrong, beside, taken);
     return wrong || differs;
 }
 
@@ -506,6 +582,7 @@ int main(int argc, char **argv) {
     alloc_buffers();
     must(comm_prepare(&c, &m, rehearse, NULL));
     open_plain();
+    start_computing();
     if (!c.group.rank) print_header();
     for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
         if (opt.only ? opt.only != k : opt.cuda && k == BROADCAST) continue;
@@ -513,6 +590,7 @@ int main(int argc, char **argv) {
             failed += row(&collectives[k], bytes);
     }
     if (!c.group.rank) printf("# %d rows, %d of them wrong\n", rows, failed);
+    end_computing();
     close_plain();
     close_ranks();
     MPI_Finalize();

@@ -30,10 +30,11 @@ nvme_traffic() {
     sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
         "$work/run/summary.json"
 }
-# two_hosts RATE: makes two hosts (tests/hosts.sh) that send at this rate; on failure returns 1 and sets
-# hosts_why. on_hosts PROGRAM ARGUMENT...: runs the program with a rank on each
+# two_hosts RATE: makes two hosts (tests/hosts.sh), each with half of the cores, that send at this rate; on
+# failure returns 1 and sets hosts_why. on_hosts PROGRAM ARGUMENT...: runs the program with a rank on each
 two_hosts() {
     hosts_make 2 || return 1
+    [ "$(env -u OMP_NUM_THREADS nproc)" = 1 ] || hosts_cores=$(($(env -u OMP_NUM_THREADS nproc) / 2))
     hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
     hosts_limit "$1" 2>"$work/why" && return
     hosts_why="tc (iproute2) cannot limit the network to $1: $(head -n 1 "$work/why")"

@@ -167,7 +167,7 @@ measure_all() {
         time_rest 2
     done <"$work/drawn"
     # shellcheck disable=SC2086
-    [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather \
+    [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside \
         >"$work/between" 2>"$work/log" || or "$work/log"
 }
 # Prints machine.json with these times in place of the calibration's. Two hosts share this machine's cores.
@@ -175,7 +175,10 @@ machine_now() {
     local name=$work/$number
     {
         [ "$hosts" = 1 ] || sed -nE "s/^(\"cores\":) .$cores]/\1 [$((cores / hosts))]/p" build/machine.json
-        [ ! -f "$work/between" ] || collective between 2 <"$work/between"
+        if [ -f "$work/between" ]; then
+            collective between 2 <"$work/between"
+            collective between_work 2 14 <"$work/between"
+        fi
         [ ! -f "$name.all-gather" ] || collectives "$name"
         [ ! -f "$name.1.memory.1" ] || rates "_$mode" "$name".*.memory.*
         [ ! -f "$name.1.disk.1" ] || rates "" "$name".*.disk.*

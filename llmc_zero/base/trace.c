@@ -6,7 +6,8 @@
 
 // -------- events
 
-double trace_now(const trace *t) { return t->time ? virtual_now(t->time) : clock_now() - t->start_s; }
+double trace_clock(const trace *t) { return t->time ? virtual_now(t->time) : clock_now(); }
+double trace_now(const trace *t) { return trace_clock(t) - t->start_s; }
 
 static void append(trace *t, const trace_event *e) {
     int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);

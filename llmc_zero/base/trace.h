@@ -60,11 +60,12 @@ typedef struct {
 
 // Returns 0, or a negative error with the error set; call trace_close in either case.
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned);
-void trace_close(trace *t);  // after the device has finished its work
-double trace_now(const trace *t);
+void trace_close(trace *t);          // after the device has finished its work
+double trace_clock(const trace *t);  // clock_now, or the current thread's virtual time
+double trace_now(const trace *t);    // the same, since zero_create
 // Adds an event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, trace_kind kind, int unit, lane on, double start_s);
-// Adds an event with times taken from clock_now.
+// Adds an event with times from trace_clock.
 void trace_add_past(trace *t, const trace_event *what);
 // on: PROCESSOR for work on the CPU.
 trace_span trace_begin(trace *t, device_stream on);

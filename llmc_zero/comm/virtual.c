@@ -13,20 +13,48 @@ static int ranks_here(const comm *c) {
     return c->group.ranks % here ? c->group.ranks : here;
 }
 
+// Returns 1 if the current thread belongs to a lane and shares its core with the trainer.
+static int shares_core(const virtual_time *v) {
+    return v->current != LANE_TRAINER && !v->machine->spare_core;
+}
+
 // Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
 static double wait_for_ranks(virtual_time *v) {
-    const double left = v->worked * v->machine->uneven, turn = v->machine->turn_s;
+    const double worked = v->worked, lag = virtual_least(v->machine->turn_s, worked * v->machine->uneven);
     v->worked = 0;
-    return turn < left ? turn : left;
+    if (!shares_core(v) || v->machine->scattered == 0) return lag;
+    // Lanes of more ranks than cores also wait for each other at the collective's begin and at its end.
+    return lag + worked * v->machine->scattered + 2 * virtual_late(v);
+}
+
+// Returns how long, on average, a thread that shares the trainer's core waits for its turn: until the trainer
+// waits, or until the system, every turn_s, looks who else could run.
+static double wait_for_core(const virtual_time *v) {
+    const double turn = v->machine->turn_s, computes = v->thread[LANE_TRAINER] - virtual_now(v);
+    if (!shares_core(v) || computes <= 0) return 0;
+    return computes < turn ? computes - computes * computes / (2 * turn) : turn / 2;
+}
+
+// On a CPU. The trainer computes meanwhile, but not while its core handles the network's packets.
+static void pass_between(virtual_time *v, double bytes) {
+    const zero_rate *work = &v->machine->work_between;
+    const double far = virtual_seconds(v, ZERO_TIME_BETWEEN, bytes);
+    virtual_wait(v, virtual_now(v) + wait_for_core(v) + far);
+    if (shares_core(v) && work->bytes_per_s > 0)
+        v->taken += virtual_least(far, work->seconds + bytes / work->bytes_per_s);
 }
 
 static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {
     virtual_time *v = c->device->time;
     const double near = bytes_inside > 0 ? virtual_seconds(v, inside, bytes_inside) : 0;
-    const double far = bytes_between > 0 ? virtual_seconds(v, ZERO_TIME_BETWEEN, bytes_between) : 0;
     virtual_wait(v, virtual_now(v) + wait_for_ranks(v));
-    device_virtual_run(c->device, s, c->device->asynchronous ? virtual_max(near, far) : near);
-    if (!c->device->asynchronous) virtual_wait(v, virtual_now(v) + far);
+    if (c->device->asynchronous) {
+        const double far = bytes_between > 0 ? virtual_seconds(v, ZERO_TIME_BETWEEN, bytes_between) : 0;
+        device_virtual_run(c->device, s, virtual_max(near, far));
+        return;
+    }
+    device_virtual_run(c->device, s, near);
+    if (bytes_between > 0) pass_between(v, bytes_between);
 }
 
 // Returns how many of the ranks that take part are on this rank's host.

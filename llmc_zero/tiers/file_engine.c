@@ -113,7 +113,8 @@ static int start_virtual(virtual_time *v, file_transfer *t) {
     const double alone = virtual_seconds(v, t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ, t->bytes);
     t->started_s = virtual_max(virtual_now(v), *mine);
     const double both = virtual_max(0, fmin(*other - t->started_s, alone));
-    t->ended_s = *mine = t->started_s + alone + both;
+    *mine = t->started_s + alone + both;
+    t->ended_s = *mine + virtual_late(v);  // a thread of the engine notices it
     *other += both;
     return 0;
 }
