@@ -3,7 +3,8 @@
 //     build/calibrate layers [SHAPE]...  times of the layers, a sample a line, with OpenMP's threads
 //     build/calibrate memory             rates of the plugin's kernels
 //     build/calibrate rounds SHAPE       both for a shape; stops (SIGSTOP), and when continued does so again
-//     build/calibrate disk FOLDER [SHAPE]     rates of reads and writes
+//     build/calibrate disk FOLDER [SHAPE]         rates of reads and writes
+//     build/calibrate disk-rounds FOLDER SHAPE    the same; stops, and when continued does so again
 // SHAPE: B,T,C,NH,V,L of a model, and perhaps ",fp32" or ",bf16". Without it: several shapes, a large model.
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers_virtual.h"
@@ -264,16 +265,18 @@ static void time_memory(void) {
 
 static int in_rounds;
 // Returns 1 after the process has been continued: dev/bench/plan.sh lets a run and these rounds take turns.
-static int another_round(const shape *s) {
+static int another_round(void) {
     if (!in_rounds) return 0;
-    const size_t ring = ring_bytes;
-    time_kernels(s);
-    ring_bytes = ring;
-    inputs.next = results.next = 0;
     puts("");
     if (fflush(stdout)) fail("stdout: cannot write");
     raise(SIGSTOP);
     return 1;
+}
+static void time_kernels_again(const shape *s) {
+    const size_t ring = ring_bytes;
+    time_kernels(s);
+    ring_bytes = ring;
+    inputs.next = results.next = 0;
 }
 
 static void time_shape(const shape *s, gpt2_dtype dt) {
@@ -312,7 +315,8 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
         for (const struct sample *p = samples; p < samples + n_samples; p++)
             printf("[\"%s\",\"%s\",%g,%g,%g,%.3e]\n", timed_names[p->layer], dtype_names[dt], p->a, p->b,
                    p->c, p->seconds / p->calls);
-    } while (another_round(s));
+        if (in_rounds) time_kernels_again(s);
+    } while (another_round());
     l->free();
     void *all[] = { m.gelu,   m.dqkv, m.scratch, m.x,   m.y,    m.u,      m.bias,  m.dbias,
                     m.logits, m.mean, m.rstd,    m.lse, m.sums, m.losses, m.tokens };
@@ -347,7 +351,7 @@ static void time_layers(int n_own, char **own) {
 
 // -------- the disk
 
-enum { AT_ONCE = 4 };
+enum { AT_ONCE = 8 };  // as many as in a run
 // Moves so many pieces of a file of file_pieces, at_once at a time. Returns the seconds for one.
 static double move(file_engine *e, char *memory, int pieces, int file_pieces, size_t piece, int at_once,
                    int write) {
@@ -393,11 +397,13 @@ static void time_disk(const char *folder, const char *own) {
     if (!memory) fail(why);
     file_buffers(e, memory, AT_ONCE * piece);
     move(e, memory, file_pieces, file_pieces, piece, AT_ONCE, 1);  // a new file is slower
-    for (int write = 1; write >= 0; write--) {
-        const double large = move(e, memory, pieces, file_pieces, piece, AT_ONCE, write);
-        const double alone = move(e, memory, SMALL_PIECES, SMALL_PIECES, small, 1, write);
-        print_rate(write ? "write" : "read", alone, large / piece);
-    }
+    do {
+        for (int write = 1; write >= 0; write--) {
+            const double large = move(e, memory, pieces, file_pieces, piece, AT_ONCE, write);
+            const double alone = move(e, memory, SMALL_PIECES, SMALL_PIECES, small, 1, write);
+            print_rate(write ? "write" : "read", alone, large / piece);
+        }
+    } while (another_round());
     file_close(e);
     device_host.f->release(&device_host, memory, AT_ONCE * piece);
 }
@@ -411,7 +417,10 @@ int main(int argc, char **argv) {
         time_layers(1, argv + 2);
     else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "disk"))
         time_disk(argv[2], argv[3]);
+    else if (argc == 4 && (in_rounds = !strcmp(argv[1], "disk-rounds")))
+        time_disk(argv[2], argv[3]);
     else
-        fail("usage: calibrate layers [SHAPE]... | memory | rounds SHAPE | disk FOLDER [SHAPE]");
+        fail("usage: calibrate layers [SHAPE]... | memory | rounds SHAPE | disk FOLDER [SHAPE] |\n"
+             "       disk-rounds FOLDER SHAPE");
     return 0;
 }

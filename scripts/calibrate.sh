@@ -22,7 +22,7 @@ measure() {
 }
 # Of processes that run at once the slowest counts: ranks wait for each other, and where two virtual CPUs
 # share a core, a process is faster while the other one pauses. Of all rounds the shortest counts, because
-# other programs can only slow a round down; with middle=1 the mean of the middle four fifths.
+# other programs can only slow a round down; with middle=1 the mean of the middle half.
 # chosen ROUND.NAME.I...: prints the samples, ["matmul","fp32",64,64,192,SECONDS], in the order of a file
 chosen() {
     awk -v middle="${middle:-0}" '
@@ -39,7 +39,7 @@ chosen() {
                     for (k = m++; k && sorted[k - 1] > seconds; k--) sorted[k] = sorted[k - 1]
                     sorted[k] = seconds
                 }
-                first = middle ? int(m / 10) : 0
+                first = middle ? int(m / 4) : 0
                 end = middle ? m - first : 1
                 sum = 0
                 for (k = first; k < end; k++) sum += sorted[k]

@@ -128,8 +128,10 @@ static void set_option(const char *name, const char *value) {
 
 static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--messages") || !strcmp(argv[i], "--beside")) {
-            *(strcmp(argv[i], "--beside") ? &opt.messages : &opt.beside) = 1;
+        int *flag = !strcmp(argv[i], "--messages") ? &opt.messages : NULL;
+        if (!strcmp(argv[i], "--beside")) flag = &opt.beside;
+        if (flag) {
+            *flag = 1;
             continue;
         }
         if (i + 1 == argc) refuse("option %s: unknown, or its value is missing", argv[i]);
@@ -472,7 +474,8 @@ static void *compute(void *ignored) {
 static void start_computing(void) {
     if (!opt.beside) return;
     turns_short();
-    if (pthread_create(&other_thread.thread, NULL, compute, NULL)) must(ZERO_ERR_MEMORY);
+    if (pthread_create(&other_thread.thread, NULL, compute, NULL))
+        must(zero_fail(ZERO_ERR_MEMORY, "--beside: cannot start a thread"));
 }
 static void end_computing(void) {
     if (!opt.beside) return;
@@ -504,12 +507,11 @@ static void round_beside(operation run, double *beside, double *taken) {
 }
 
 static void measure_beside(const collective *k, double *beside, double *taken) {
-    static double times[2][OFTEN];
-    *beside = *taken = 0;
-    for (int i = 0; opt.beside && i < opt.rounds; i++) round_beside(k->run, &times[0][i], &times[1][i]);
+    static double besides[OFTEN], takens[OFTEN];
     if (!opt.beside) return;
-    *beside = bench_median(times[0], opt.rounds);
-    *taken = bench_median(times[1], opt.rounds);
+    for (int i = 0; i < opt.rounds; i++) round_beside(k->run, &besides[i], &takens[i]);
+    *beside = bench_median(besides, opt.rounds);
+    *taken = bench_median(takens, opt.rounds);
 }
 
 // -------- table
@@ -549,7 +551,7 @@ static void print_row(const collective *k, const double *medians, long long wron
 // Returns 1 if a result is wrong. Rounds the size down to a multiple of 128 elements per rank, as in the
 // plugin's shards.
 static int row(const collective *k, int64_t bytes) {
-    double medians[CONTENDERS], beside, taken;
+    double medians[CONTENDERS], beside = 0, taken = 0;
     part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
     elems = part * c.group.ranks;
     if (!part)

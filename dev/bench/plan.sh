@@ -3,17 +3,17 @@
 # and the measured tokens/s; then the median and the largest error, and of how many pairs that differ by at
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
-#   TURNS=N         a run and the timing of its layers and of the plugin's kernels, at its shapes, take N
-#                   turns of a fraction of a second (24): one is stopped while the other goes on. The mean
-#                   step is compared with a plan from their mean times, because the speed of a machine that
-#                   others use changes within seconds. Collectives and disk are timed before and after.
+#   TURNS=N         a run and the timing of its layers, of the plugin's kernels at its shapes, and of the disk
+#                   take N turns of a fraction of a second (24): one is stopped while the other goes on. The
+#                   mean step is compared with a plan from their mean times, because the speed of a machine
+#                   that others use changes within seconds. Collectives are timed before and after.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . scripts/calibrate.sh          # its functions, and buffers
 build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-24} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
-timers=() running=
+timers=() disk=() running=
 mkfifo "$work/never"
 exec {never}<>"$work/never"
 trap 'stop_timers; stop_run KILL; rm -rf "$work"; [ $hosts_n = 0 ] || hosts_end' EXIT
@@ -70,24 +70,27 @@ read_line() {
     [ "$hosts" = 1 ] || run=run_on_hosts
 }
 # Before the first turn and after the last one.
-time_rest() {           # ROUND
-    [ "${OWN:-1}" != 0 ] || return 0
-    [[ $options != *--nvme* ]] || measure "$own.$1.disk" 1 1 disk "$NVME" "$shape"
-    [ "$ranks" = 1 ] || [ "$hosts" -gt 1 ] || measure_collectives "$own"
+time_collectives() {
+    [ "${OWN:-1}" = 0 ] || [ "$ranks" = 1 ] || [ "$hosts" -gt 1 ] || measure_collectives "$own"
 }
-# The timers, as many processes as there are ranks at once, stop after each round.
+# The timers, as many processes as there are ranks at once and then one for the disk, stop after each round.
 start_timers() {
     local i
     for i in $(seq $((ranks < cores ? ranks : cores))); do
         OMP_NUM_THREADS=$threads $pinned build/calibrate rounds "$shape" >"$own.rounds.$i" 2>"$work/err" &
         timers+=($!)
     done
-    await_timers
+    await "${timers[@]}"
+    [[ $options = *--nvme* ]] || return 0
+    mkdir -p "$NVME/timer"
+    build/calibrate disk-rounds "$NVME/timer" "$shape" >"$own.rounds.disk" 2>"$work/err" &
+    disk=($!)
+    await "${disk[@]}"
 }
 # Without a process of its own, which would take time from the timers.
-await_timers() {
+await() {               # PID...
     local pid state
-    for pid in "${timers[@]}"; do
+    for pid in "$@"; do
         while { read -r _ _ state _ <"/proc/$pid/stat"; } 2>/dev/null || or "$work/err"; do
             [ "$state" != T ] || break
             read -r -t 0.02 -u "$never" || true
@@ -95,8 +98,10 @@ await_timers() {
     done
 }
 stop_timers() {
-    [ ${#timers[@]} = 0 ] || { kill -9 "${timers[@]}" && wait "${timers[@]}"; } 2>/dev/null || true
-    timers=()
+    [ ${#timers[@]} = 0 ] || kill -9 "${timers[@]}" "${disk[@]}" || true
+    wait "${timers[@]}" "${disk[@]}" 2>/dev/null || true
+    [ -z "${NVME:-}" ] || rm -rf "$NVME/timer"
+    timers=() disk=()
 }
 # By name, because the ranks of a second host are in another session: no other trainer may run.
 stop_run() { [ -z "$running" ] || pkill "-$1" -x train_gpt2_zero || true; running=; }      # SIGNAL
@@ -128,7 +133,9 @@ run_in_turns() {
         [ ${#timers[@]} -gt 0 ] || continue
         pkill -STOP -x train_gpt2_zero
         kill -CONT "${timers[@]}"
-        await_timers
+        await "${timers[@]}"
+        [ ${#disk[@]} = 0 ] || kill -CONT "${disk[@]}"
+        await "${disk[@]}"
         while next_step 0.02; do :; done        # steps that had ended before
         pkill -CONT -x train_gpt2_zero
         [ $SECONDS -lt $until ] || break
@@ -139,32 +146,32 @@ run_in_turns() {
     tokens=$(sed -E 's/.* -d ([0-9]+) .*/\1/' <<<"$options")
     awk -v tokens="$tokens" '{ print tokens * 1000 / $1 }' <(middle_mean <"$own.ms") >"$own.measured"
 }
-# Prints the mean of the middle four fifths of the numbers, as chosen does for the timers' rounds.
+# Prints the mean of the middle half of the numbers, as chosen does for the timers' rounds.
 middle_mean() {
     sort -g | awk '{ of[NR] = $1 }
-        END { k = int(NR / 10); for (i = k + 1; i <= NR - k; i++) sum += of[i]; print sum / (NR - 2 * k) }'
+        END { k = int(NR / 4); for (i = k + 1; i <= NR - k; i++) sum += of[i]; print sum / (NR - 2 * k) }'
 }
 # Splits what the timers printed into files for chosen, a round each: samples have six fields, rates three.
 split_rounds() {
     local i
-    for i in "${!timers[@]}"; do
-        awk -F, -v name="$own" -v i=$((i + 1)) '
-            BEGIN { round = 1 }
+    for i in "$own".rounds.*; do
+        awk -F, -v name="$own" -v i="${i##*.}" '
+            BEGIN { round = 1; of = i == "disk" ? "disk.1" : "memory." i }
             !NF { round++; close(layers); close(rates); next }
-            { layers = name "." round ".layers." i; rates = name "." round ".memory." i }
+            { layers = name "." round ".layers." i; rates = name "." round "." of }
             NF > 3 { print >layers }
-            NF == 3 { print >rates }' "$own.rounds.$((i + 1))"
+            NF == 3 { print >rates }' "$i"
     done
 }
 measure_all() {
     while read_line; do
         own=$work/$number
-        time_rest 1
+        time_collectives
         [ "${OWN:-1}" = 0 ] || start_timers
         run_in_turns
-        split_rounds
+        [ "${OWN:-1}" = 0 ] || split_rounds
         stop_timers
-        time_rest 2
+        time_collectives
     done <"$work/drawn"
     # shellcheck disable=SC2086
     [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside \

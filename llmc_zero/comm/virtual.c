@@ -21,9 +21,10 @@ static int shares_core(const virtual_time *v) {
 // Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
 static double wait_for_ranks(virtual_time *v) {
     const double worked = v->worked, lag = virtual_least(v->machine->turn_s, worked * v->machine->uneven);
+    const double switches = 50e-6;  // from one process to another, at a collective's begin and at its end
     v->worked = 0;
-    if (!shares_core(v) || v->machine->scattered == 0) return lag;
-    // Lanes of more ranks than cores also wait for each other at the collective's begin and at its end.
+    if (v->machine->scattered == 0) return 0;
+    if (!shares_core(v)) return virtual_max(lag, switches);
     return lag + worked * v->machine->scattered + 2 * virtual_late(v);
 }
 

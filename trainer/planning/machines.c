@@ -169,14 +169,12 @@ static void read_cpu(const Source *s, int threads) {
     for (int i = 0; i < ZERO_TIMES; i++) {
         const int is_disk = i == ZERO_TIME_READ || i == ZERO_TIME_WRITE;
         const double share = is_disk ? here : i == ZERO_TIME_BETWEEN ? 1 : slower;
-        // No more ranks than cores use the disk at once.
-        const double fixed = is_disk && here > cores ? cores : share;
         double more = 1;  // threads than measured
         if (i < ZERO_TIME_GATHER)
             more = (double)m->threads / with_threads(s, time_names[i], m->threads, is_alone, name);
         else
             snprintf(name, sizeof name, "%s", time_names[i]);
-        m->plugin.of[i] = (zero_rate){ number(s, name, 0) * fixed, number(s, name, 1) / share * more };
+        m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share * more };
     }
     m->plugin.turn_s = number_or(s, "turn_s", 4e-3);
     if (figure(s, "between_work"))
