@@ -351,7 +351,7 @@ static void time_layers(int n_own, char **own) {
 
 // -------- the disk
 
-enum { AT_ONCE = 8 };  // as many as in a run
+enum { AT_ONCE = 8 };  // about as many as a run has in flight
 // Moves so many pieces of a file of file_pieces, at_once at a time. Returns the seconds for one.
 static double move(file_engine *e, char *memory, int pieces, int file_pieces, size_t piece, int at_once,
                    int write) {

@@ -63,7 +63,7 @@ rates() {
 # The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints times
 # in microseconds.
 # collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
-# with --beside what a computation loses
+# with --beside what a computation loses; rate 0: nothing
 collective() {
     awk -v name="$1" -v n="$2" -v column="${3:-5}" '
         $1 !~ /^(all|reduce)-/ { next }
@@ -72,7 +72,7 @@ collective() {
         !least || $2 < least { least = $2 }
         END {
             printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, us[least] * 1e-6,
-                most * (n - 1) / n / (us[most] * 1e-6)
+                (us[most] > 0 ? most * (n - 1) / n / (us[most] * 1e-6) : 0)
         }'
 }
 buffers='-b 16K -e 16M -f 1024 -n 9'
