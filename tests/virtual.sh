@@ -72,16 +72,19 @@ need "$usual and $one s" number "0$one / 0$usual > 1.8 && 0$one / 0$usual < 2.1"
 here=$(seconds 2 0 sum_2) lane=$(seconds 2 1 sum_2)
 need "$here and $lane s" number "0$here > 10 * 0$usual && 0$lane / 0$here > 1.9 && 0$lane / 0$here < 2.1"
 end
-# crowded RANKS TURN: prints the planned time of a step of ranks with one thread each on two cores
+# crowded RANKS TURN [OVERLAP]: prints the planned time of a step of ranks with one thread each on two cores
 crowded() {
     sed "1s/{/{\"turn_s\": [$2], /" "$dir/two.json" >"$dir/slow.json"
-    plan --machine "$dir/slow.json" --plan-ranks "$1" -z 2 -e l3h2c32v257t32 -b 1 -d $(($1 * 32)) --threads 1
+    plan --machine "$dir/slow.json" --plan-ranks "$1" -z 2 -e l3h2c32v257t32 -b 1 \
+        -d $(($1 * 32)) --threads 1 --overlap "${3:-0}"
     sed -nE 's/^  step +([0-9.]+) s, .*/\1/p' "$dir/plan"
 }
 begin 'virtual.three ranks on two cores: the last computes while the others wait; four fill them evenly'
 three=$(crowded 3 0) lag=$(crowded 3 1) four=$(crowded 4 0) even=$(crowded 4 1)
 need "$three, $lag, $four and $even s" number \
     "0$lag > 1.1 * 0$three && 0$lag < 4 / 3 * 0$three && 0$four > 0 && 0$even == 0$four"
+four=$(crowded 4 0 1) late=$(crowded 4 1 1)             # threads of lanes wait for a core
+need "$four and $late s" number "0$four > 0 && 0$late > 1.1 * 0$four"
 end
 # apart CORES OVERLAP FIGURES: prints the planned time of a step of two ranks, each on a host of so many cores
 apart() {

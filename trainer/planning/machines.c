@@ -179,8 +179,9 @@ static void read_cpu(const Source *s, int threads) {
     m->plugin.turn_s = number_or(s, "turn_s", 4e-3);
     if (figure(s, "between_work"))
         m->plugin.work_between = (zero_rate){ number(s, "between_work", 0), number(s, "between_work", 1) };
-    m->plugin.scattered = crowded > 1 ? 0.15 : 0;  // measured with three and four ranks on two cores
-    m->plugin.uneven = crowded > 1 ? ceil(crowded) / crowded - 1 : 0;
+    const int take_turns = here > 1 && crowded > 1;  // the ranks of a host
+    m->plugin.scattered = take_turns ? 0.15 : 0;     // measured with three and four ranks on two cores
+    m->plugin.uneven = take_turns ? ceil(crowded) / crowded - 1 : 0;
     m->plugin.threads = m->threads;
     m->plugin.spare_core = (m->threads + 1) * here <= cores;
     for (int dtype = 0; dtype < 3; dtype++)
