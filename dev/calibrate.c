@@ -3,8 +3,8 @@
 //     build/calibrate layers [SHAPE]...  times of the layers, a sample a line, with OpenMP's threads
 //     build/calibrate memory             rates of the plugin's kernels
 //     build/calibrate rounds SHAPE       both for a shape; stops (SIGSTOP), and when continued does so again
-//     build/calibrate disk FOLDER [SHAPE]         rates of reads and writes
-//     build/calibrate disk-rounds FOLDER SHAPE    the same; stops, and when continued does so again
+//     build/calibrate disk FOLDER [SHAPE RANKS]         rates of reads and writes
+//     build/calibrate disk-rounds FOLDER SHAPE RANKS    the same; stops, and when continued does so again
 // SHAPE: B,T,C,NH,V,L of a model, and perhaps ",fp32" or ",bf16". Without it: several shapes, a large model.
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers_virtual.h"
@@ -351,39 +351,41 @@ static void time_layers(int n_own, char **own) {
 
 // -------- the disk
 
-enum { AT_ONCE = 8 };  // about as many as a run has in flight
-// Moves so many pieces of a file of file_pieces, at_once at a time. Returns the seconds for one.
+enum { AT_ONCE = 8 };  // about as many as a run starts at once
+// Moves so many pieces of a file of file_pieces. Starts at_once of them, waits for all, and so on. Returns
+// the seconds from a start to the end of all.
 static double move(file_engine *e, char *memory, int pieces, int file_pieces, size_t piece, int at_once,
                    int write) {
     file_transfer t[AT_ONCE] = { 0 };
     const double start = clock_now();
-    for (int k = 0; k < pieces; k++) {
-        const int i = k % at_once;
-        if (file_wait(e, &t[i])) fail(zero_last_error());
-        t[i] = (file_transfer){
-            .offset = k % file_pieces * piece, .data = memory + i * piece, .bytes = piece, .write = write
-        };
-        if (file_start(e, &t[i])) fail(zero_last_error());
+    for (int k = 0; k < pieces; k += at_once) {
+        for (int i = 0; i < at_once; i++) {
+            t[i] = (file_transfer){ .offset = (k + i) % file_pieces * piece,
+                                    .data = memory + i * piece,
+                                    .bytes = piece,
+                                    .write = write };
+            if (file_start(e, &t[i])) fail(zero_last_error());
+        }
+        for (int i = 0; i < at_once; i++)
+            if (file_wait(e, &t[i])) fail(zero_last_error());
     }
-    for (int i = 0; i < at_once; i++)
-        if (file_wait(e, &t[i])) fail(zero_last_error());
-    return (clock_now() - start) / pieces;
+    return (clock_now() - start) * at_once / pieces;
 }
 
-// Small files may stay in caches of the host or the disk: a shape has pieces and a file as large as its
-// states.
-static void time_disk(const char *folder, const char *own) {
+// Small files may stay in caches of the host or the disk, and some sizes of transfers are faster than others:
+// with a shape, pieces are as large as a rank's part of a block, and the file as large as all states.
+static void time_disk(const char *folder, const char *own, int ranks) {
     enum { SMALL_PIECES = 256 };
     const size_t small = 4 << 10, most_piece = 8 << 20, most_file = 256 << 20;
     size_t piece = most_piece, file = most_file;
     if (own) {
         const shape s = parse_shape(own);
-        const size_t block = (size_t)12 * s.C * s.C * sizeof(float);
+        const size_t block = ((size_t)12 * s.C + 13) * s.C * sizeof(float), part = block / ranks;
         const size_t states = 3 * (s.L * block + (size_t)gpt2_padded_vocab(s.V) * s.C * sizeof(float));
-        if (block < piece) piece = (block + small - 1) / small * small;
+        if (part < piece) piece = (part + small - 1) / small * small;
         if (states < file) file = states > piece ? states : piece;
     }
-    const int file_pieces = (int)(file / piece), pieces = (int)((64 << 20) / piece);
+    const int file_pieces = (int)(file / piece), pieces = (int)((64 << 20) / (AT_ONCE * piece)) * AT_ONCE;
     const zero_config c = zero_defaults();
     const file_settings s = { .folders = folder,
                               .block_bytes = c.offload.nvme_block_bytes,
@@ -393,19 +395,20 @@ static void time_disk(const char *folder, const char *own) {
     file_engine *e;
     if (file_open(&e, &s, most_file)) fail(zero_last_error());
     const char *why = "";
-    char *memory = device_host.f->alloc(&device_host, AT_ONCE * piece, &why);  // in large pages, as in a run
+    const size_t bytes = AT_ONCE * most_piece;  // enough for large pages, which a run has
+    char *memory = device_host.f->alloc(&device_host, bytes, &why);
     if (!memory) fail(why);
-    file_buffers(e, memory, AT_ONCE * piece);
-    move(e, memory, file_pieces, file_pieces, piece, AT_ONCE, 1);  // a new file is slower
+    file_buffers(e, memory, bytes);
+    move(e, memory, file_pieces + AT_ONCE, file_pieces, piece, AT_ONCE, 1);  // a new file is slower
     do {
         for (int write = 1; write >= 0; write--) {
             const double large = move(e, memory, pieces, file_pieces, piece, AT_ONCE, write);
             const double alone = move(e, memory, SMALL_PIECES, SMALL_PIECES, small, 1, write);
-            print_rate(write ? "write" : "read", alone, large / piece);
+            print_rate(write ? "write" : "read", alone, (large - alone) / (AT_ONCE * piece));
         }
     } while (another_round());
     file_close(e);
-    device_host.f->release(&device_host, memory, AT_ONCE * piece);
+    device_host.f->release(&device_host, memory, bytes);
 }
 
 int main(int argc, char **argv) {
@@ -415,12 +418,13 @@ int main(int argc, char **argv) {
         time_memory();
     else if (argc == 3 && (in_rounds = !strcmp(argv[1], "rounds")))
         time_layers(1, argv + 2);
-    else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "disk"))
-        time_disk(argv[2], argv[3]);
-    else if (argc == 4 && (in_rounds = !strcmp(argv[1], "disk-rounds")))
-        time_disk(argv[2], argv[3]);
+    else if (argc == 3 && !strcmp(argv[1], "disk"))
+        time_disk(argv[2], NULL, 1);
+    else if (argc == 5 && atoi(argv[4]) > 0 &&
+             (!strcmp(argv[1], "disk") || (in_rounds = !strcmp(argv[1], "disk-rounds"))))
+        time_disk(argv[2], argv[3], atoi(argv[4]));
     else
-        fail("usage: calibrate layers [SHAPE]... | memory | rounds SHAPE | disk FOLDER [SHAPE] |\n"
-             "       disk-rounds FOLDER SHAPE");
+        fail("usage: calibrate layers [SHAPE]... | memory | rounds SHAPE | disk FOLDER [SHAPE RANKS] |\n"
+             "       disk-rounds FOLDER SHAPE RANKS");
     return 0;
 }

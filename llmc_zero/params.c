@@ -194,7 +194,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     for (int s = first; s >= 0; s = z->layout.units[s].frozen) {
         if (s != unit || tasks_have_run(&z->tasks, u->changed_by))
             (void)begin_rest(z, s);
-        else
+        else if (!u->put_to)
             begin_put(z, unit);
     }
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
@@ -307,7 +307,7 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
 // Gathers the first unit of the next training pass. If the next pass is an evaluation, that pass uses it.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
-    if (u->whole || !z->config.prefetch) return 0;
+    if (u->whole) return 0;
     ZERO_TRY(start_gather(z, unit, use_for(ZERO_FOR_STEP, unit), 0));
     u->for_next_pass = u->whole != NULL;
     return 0;
@@ -427,12 +427,23 @@ int params_begin_pass(zero *z, int continues) {
 
 // -------- around the update
 
+// Returns 1 if the unit is gathered as soon as it is updated.
+static int is_next(const zero *z, int unit) {
+    return z->config.stage == 3 && z->config.prefetch && unit == schedule_first_use(&z->schedule);
+}
+
+void params_before_update(zero *z, int unit) {
+    const struct params_unit *u = &z->params.units[unit];
+    if (!is_next(z, unit) || !u->own || u->whole) return;
+    gather_into(z, unit, u->own);
+    begin_put(z, unit);
+}
+
 int params_updated(zero *z, int unit, task *by) {
     z->params.units[unit].changed_by = by;
     if (z->config.stage == 0) return 0;
     ZERO_TRY(submit_spread(z, unit, use_for(ZERO_FOR_STEP, unit)));
-    const int is_next = z->config.stage == 3 && unit == schedule_first_use(&z->schedule);
-    return is_next ? gather_for_next_pass(z, unit) : 0;
+    return is_next(z, unit) ? gather_for_next_pass(z, unit) : 0;
 }
 
 static int wait_for_gathers(zero *z, int unit) {

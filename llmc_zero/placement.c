@@ -50,9 +50,7 @@ int64_t placement_piece_elems(const zero_config *c, const layout *l) {
 int64_t placement_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
     const layout_unit *u = &l->units[unit];
     if (!placement_tier(ZERO_MOMENT1, c) && !placement_tier(ZERO_PARAM, c)) return u->shard;
-    int64_t before = layout_before(u, rank), piece = placement_piece_elems(c, l);
-    int64_t end = round_down(before + from, piece) + piece - before;
+    int64_t end = placement_cut(layout_before(u, rank), from, u->shard, placement_piece_elems(c, l));
     int64_t away = placement_away(ZERO_MOMENT1, c, l, rank, unit);
-    if (end > u->shard) end = u->shard;
     return from < away && away < end ? away : end;
 }

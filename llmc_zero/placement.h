@@ -17,9 +17,15 @@ int placement_has_next(const zero_config *c, const layout *l, int rank, int unit
 
 // Returns the elements of the largest part of a unit that has states off the device.
 int64_t placement_largest_part(const zero_config *c, const layout *l);
-// Pieces end at multiples of this within the unit, so that in every state's file they are whole pages.
+// Returns how many elements a piece has at most: a multiple of a page's.
 int64_t placement_piece_elems(const zero_config *c, const layout *l);
-// Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements away.
+// Returns the end of a piece of a part, which begins at the unit's element `before`: `end` if that many
+// elements are left, or else a multiple of PAGE_ELEMS in the unit, so that in every state's file pieces are
+// whole pages.
+static inline int64_t placement_cut(int64_t before, int64_t from, int64_t end, int64_t piece) {
+    return end - from <= piece ? end : round_down(before + from + piece, PAGE_ELEMS) - before;
+}
+// Returns the end of the update's piece that begins at `from`, which is at most the end of the elements away.
 int64_t placement_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
 
 #endif

@@ -446,7 +446,10 @@ static int submit_adamw(zero *z, int unit) {
 static int submit_unit(zero *z, int unit) {
     struct update_unit *u = &z->update.units[unit];
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!u->is_early) ZERO_TRY(submit_adamw(z, unit));
+    if (!u->is_early) {
+        params_before_update(z, unit);
+        ZERO_TRY(submit_adamw(z, unit));
+    }
     u->is_delayed = 0;
     if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
     return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);

@@ -82,7 +82,7 @@ measure_collectives() {         # NAME
     [ "$cores" -gt 1 ] || return 0
     for what in all-gather reduce-scatter; do
         # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$cores" "$build/bench/comm" $buffers -c $what \
+        OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to core -np "$cores" "$build/bench/comm" $buffers -c $what \
             >>"$1.$what" 2>"$work/err" </dev/null || or "$work/err"
     done
 }
@@ -111,7 +111,7 @@ for i in $(seq "$rounds"); do
         [ ${#own[@]} = 0 ] || measure "$work/$i.$name.layers.own" "$threads" "$processes" layers "${own[@]}"
         measure "$work/$i.$name.memory" "$threads" "$processes" memory
     done
-    measure "$work/$i.disk" 1 1 disk "$folder" "${own[@]:0:1}"
+    measure "$work/$i.disk" 1 1 disk "$folder" ${own[@]:+"${own[0]}" 1}
     measure_collectives "$work/all"
 done
 {

@@ -1,6 +1,6 @@
 // The clocks of a rank in virtual time (zero_virtual.h): one for each thread of the run, that is, each lane,
-// one for each stream of a GPU, and the time at which each direction of the disk is free again. Everything
-// runs on one thread, which acts for one lane after the other.
+// one for each stream of a GPU, and the time at which the disk is free again. Everything runs on one thread,
+// which acts for one lane after the other.
 #ifndef LLMC_ZERO_DEVICE_VIRTUAL_TIME_H
 #define LLMC_ZERO_DEVICE_VIRTUAL_TIME_H
 #include "device.h"
@@ -12,9 +12,9 @@ typedef struct virtual_time {
     double thread[LANES];
     double stream[DEVICE_STREAMS];
     double busy[ZERO_TIMES];
-    double disk[2];  // reads, writes
-    double worked;   // seconds that the trainer has computed since the last collective
-    double taken;    // seconds that other lanes computed on the trainer's core since it last computed
+    double disk;    // when it is free
+    double worked;  // seconds that the trainer has computed since the last collective
+    double taken;   // seconds that other lanes computed on the trainer's core since it last computed
 } virtual_time;
 
 static inline double virtual_max(double a, double b) { return a > b ? a : b; }

@@ -98,8 +98,7 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-// -------- in virtual time: each direction of the disk moves one transfer after the other, and half as fast
-// while the other direction is busy
+// -------- in virtual time: a disk moves the bytes of one transfer after the other, reads and writes alike
 
 static int open_virtual(file_engine **out, file_engine *e) {
     pthread_mutex_init(&e->q.lock, NULL);
@@ -109,13 +108,11 @@ static int open_virtual(file_engine **out, file_engine *e) {
 }
 
 static int start_virtual(virtual_time *v, file_transfer *t) {
-    double *mine = &v->disk[t->write], *other = &v->disk[!t->write];
-    const double alone = virtual_seconds(v, t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ, t->bytes);
-    t->started_s = virtual_max(virtual_now(v), *mine);
-    const double both = virtual_max(0, fmin(*other - t->started_s, alone));
-    *mine = t->started_s + alone + both;
-    t->ended_s = *mine + virtual_late(v);  // a thread of the engine notices it
-    *other += both;
+    const zero_time what = t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ;
+    const double seconds = virtual_seconds(v, what, t->bytes), fixed = v->machine->of[what].seconds;
+    t->started_s = virtual_max(virtual_now(v), v->disk);
+    v->disk = t->started_s + seconds - fixed;
+    t->ended_s = v->disk + fixed + virtual_late(v);  // a thread of the engine notices it
     return 0;
 }
 

@@ -118,10 +118,9 @@ state_range state_all(const state *s, int unit, int part) {
 int64_t state_span(const state *s, state_range r) {
     if (!s->units || r.from >= s->units[r.unit].away) return r.elems;
     const int64_t before = layout_before(&s->layout->units[r.unit], s->rank);
-    const int64_t piece_end = ((before + r.from) / s->piece + 1) * s->piece - before;
-    int64_t n = s->units[r.unit].away - r.from;
-    if (s->files && piece_end - r.from < n) n = piece_end - r.from;
-    return n < r.elems ? n : r.elems;
+    int64_t end = s->units[r.unit].away;
+    if (end > r.from + r.elems) end = r.from + r.elems;
+    return (s->files ? placement_cut(before, r.from, end, s->piece) : end) - r.from;
 }
 
 int state_on_host(const state *s, state_range r) {

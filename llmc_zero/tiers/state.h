@@ -90,7 +90,7 @@ struct state {
     int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
     struct state_files *files;      // of the elements that are away (state_file.h); NULL: none are in files
-    int64_t piece;                  // pieces end at multiples of this within the unit
+    int64_t piece;                  // elements of a piece (placement_piece_elems)
 };
 
 // Returns the state that a configuration defines. The layout and the device must outlive it.

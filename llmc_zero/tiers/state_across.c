@@ -155,7 +155,7 @@ static int take_block(state_part *p) {
 static int event_of(const state *s, int unit, int part, int64_t at) {
     const int64_t before = layout_before(&s->layout->units[unit], part);
     return s->crossed->first[unit * state_parts(s) + part / s->group] +
-           (int)((before + at) / s->piece - before / s->piece);
+           (int)((before % PAGE_ELEMS + at) / s->piece);
 }
 
 // Returns the events of the pieces in the range.
