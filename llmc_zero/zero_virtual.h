@@ -40,7 +40,7 @@ typedef struct zero_machine {
     // With ZERO_CPU and more threads than cores: how often the system looks which thread should run.
     double turn_s;
     // More ranks than cores: of the time that they compute, by which part the last one lags behind the
-    // others, for at most turn_s; and, with threads for lanes, by which part without a limit.
+    // others, for at most 3/4 of turn_s; and, with threads for lanes, by which part more, for at most 1/2.
     double uneven, scattered;
     zero_rate work_between;  // for how long ZERO_TIME_BETWEEN keeps a core that it shares from computing
     zero_rate of[ZERO_TIMES];

@@ -60,10 +60,10 @@ rates() {
         $3 == 0 { fixed = $4 }
         $3 == 1 { printf "\"%s%s\": [%.3e, %.4e, \"measured\"],\n", $2, suffix, fixed, 1 / $4 }'
 }
-# The fixed time and the rate of a collective: from the least and the largest buffer. bench/comm prints times
-# in microseconds.
+# The fixed time and the rate of a collective: of the line through the least and the largest buffer. bench/comm
+# prints times in microseconds.
 # collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
-# with --beside what a computation loses; rate 0: nothing
+# with --beside what a computation loses; rate 0: it does not grow with the buffer
 collective() {
     awk -v name="$1" -v n="$2" -v column="${3:-5}" '
         $1 !~ /^(all|reduce)-/ { next }
@@ -71,8 +71,12 @@ collective() {
         $2 > most { most = $2 }
         !least || $2 < least { least = $2 }
         END {
-            printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, us[least] * 1e-6,
-                (us[most] > 0 ? most * (n - 1) / n / (us[most] * 1e-6) : 0)
+            sent = (n - 1) / n
+            us_per_byte = most > least ? (us[most] - us[least]) / (most - least) / sent : 0
+            if (us_per_byte < 0) us_per_byte = 0
+            fixed = us[least] - us_per_byte * least * sent
+            printf "\"%s\": [%.3e, %.4e, \"measured\"],\n", name, (fixed > 0 ? fixed * 1e-6 : 0),
+                (us_per_byte > 0 ? 1e6 / us_per_byte : 0)
         }'
 }
 buffers='-b 16K -e 16M -f 1024 -n 9'
@@ -82,8 +86,8 @@ measure_collectives() {         # NAME
     [ "$cores" -gt 1 ] || return 0
     for what in all-gather reduce-scatter; do
         # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to core -np "$cores" "$build/bench/comm" $buffers -c $what \
-            >>"$1.$what" 2>"$work/err" </dev/null || or "$work/err"
+        OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to core -np "$cores" "$build/bench/comm" $buffers \
+            -c $what >>"$1.$what" 2>"$work/err" </dev/null || or "$work/err"
     done
 }
 collectives() {                 # NAME

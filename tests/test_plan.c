@@ -546,6 +546,31 @@ static void test_pieces(void **state) {
     layout_free(&l);
 }
 
+// In files a piece ends with the rank's part or at a page of the unit. A part that fits into a piece is one,
+// wherever in a page it begins.
+static void test_pieces_in_files(void **state) {
+    zero_config c = zero_defaults();
+    c.stage = 3;
+    c.offload.params = c.offload.optimizer = c.offload.gradients = ZERO_NVME;
+    for (int ranks = 1; ranks <= 9; ranks += 2) {
+        layout l;
+        WORKS(layout_init(&l, ranks, 0, tensors, 2, units, UNITS));
+        for (int rank = 0; rank < ranks; rank++) {
+            c.offload.sub_group_size = zero_defaults().offload.sub_group_size;
+            assert_int_equal(plan_count_pieces(&c, &l, rank).pieces, UNITS);
+            c.offload.sub_group_size = 1;  // a page
+            const int64_t before = layout_before(&l.units[1], rank);
+            for (state_range r = plan_first_piece(&c, &l, rank, 1); r.elems;
+                 r = plan_next_piece(&c, &l, rank, r)) {
+                const int64_t end = r.from + r.elems;
+                assert_true(r.elems <= PAGE_ELEMS);
+                assert_true(end == l.units[1].shard || (before + end) % PAGE_ELEMS == 0);
+            }
+        }
+        layout_free(&l);
+    }
+}
+
 // -------- refusals
 
 // The largest table and number of micro-batches: nothing overflows (make check runs this with UBSan).
@@ -686,6 +711,7 @@ int main(void) {
         cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_groups),          cmocka_unit_test(test_large),
         cmocka_unit_test(test_repeated_uses),   cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_pieces_in_files),
         cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
         cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),

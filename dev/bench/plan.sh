@@ -47,8 +47,8 @@ draw() {
             }
         }'
 }
-# Ranks that have a core each stay on it, as mpirun binds two ranks by default: overlap is then faster, and runs
-# differ less.
+# Ranks that have a core each stay on it, as mpirun binds two ranks by default: overlap is then faster, and
+# runs differ less.
 run_here() {    # RANKS OPTION...
     [ "$1" = "$cores" ] && local -x OMPI_MCA_hwloc_base_binding_policy=core
     timeout 580 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1 \

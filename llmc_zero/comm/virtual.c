@@ -20,13 +20,15 @@ static int shares_core(const virtual_time *v) {
 
 // Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
 static double wait_for_ranks(virtual_time *v) {
-    const double worked = v->worked, lag = virtual_least(v->machine->turn_s, worked * v->machine->uneven);
+    const double worked = v->worked, turn = v->machine->turn_s;
+    const double lag = virtual_least(0.75 * turn, worked * v->machine->uneven);
+    const double scattered = virtual_least(turn / 2, worked * v->machine->scattered);
     const double switches = 50e-6;  // of one core between ranks, at a collective's begin and at its end
     v->worked = 0;
     if (v->machine->scattered == 0) return 0;
     if (!shares_core(v)) return virtual_max(lag, switches);
     // Lanes notice both late.
-    return lag + worked * v->machine->scattered + 2 * virtual_late(v);
+    return lag + scattered + 2 * virtual_late(v);
 }
 
 // Returns how long, on average, a thread that shares the trainer's core waits for its turn: until the trainer
