@@ -60,8 +60,8 @@ rates() {
         $3 == 0 { fixed = $4 }
         $3 == 1 { printf "\"%s%s\": [%.3e, %.4e, \"measured\"],\n", $2, suffix, fixed, 1 / $4 }'
 }
-# The fixed time and the rate of a collective: of the line through the least and the largest buffer. bench/comm
-# prints times in microseconds.
+# The fixed time and the rate of a collective: of the line through the least and the largest buffer.
+# bench/comm prints times in microseconds.
 # collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
 # with --beside what a computation loses; rate 0: it does not grow with the buffer
 collective() {

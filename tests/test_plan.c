@@ -711,11 +711,11 @@ int main(void) {
         cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_groups),          cmocka_unit_test(test_large),
         cmocka_unit_test(test_repeated_uses),   cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_pieces_in_files),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
-        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_in_files), cmocka_unit_test(test_virtual),
+        cmocka_unit_test(test_pieces_in_files), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_largest),         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_find_line),       cmocka_unit_test(test_update_states),
+        cmocka_unit_test(test_frozen),          cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_virtual),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

@@ -55,6 +55,15 @@ printed=$(sed -nE 's/^  step +([0-9.]+) s, .*/\1/p' "$dir/plan")
 need "a step of $third us in the trace, $printed s in the plan" \
     number "0$third * 1e-6 - 0$printed < 1e-4 && 0$printed - 0$third * 1e-6 < 1e-4 && 0$printed > 0"
 end
+
+begin 'virtual.the update passes the first layer to its gather: only the first step reads its parameters'
+need "the plan failed" plan --plan-ranks 2 -z 3 -e l3h2c32v257t32 -b 1 -d 64 --dtype bf16 --overlap 0 \
+    --threads 1 --offload-optimizer nvme --offload-param nvme --nvme "$dir" --machine "$dir/two.json" \
+    --trace "$dir/plan.json"
+reads=$(grep -c '"name":"read embedding"' "$dir/plan.json")
+need "the embedding is read $reads times; once, and its optimizer states in each of three steps: 10" \
+    [ "$reads" = 10 ]
+end
 # seconds THREADS OVERLAP FIGURE...: prints the planned time of a step with these figures of the machine slow
 seconds() {
     local figure edits=()
