@@ -11,7 +11,7 @@
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
-. scripts/calibrate.sh          # its functions, and buffers
+. scripts/calibrate.sh          # its functions, buffers and bound
 build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-24} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
 timers=() disk=() running=
 mkfifo "$work/never"
@@ -50,7 +50,7 @@ draw() {
 # Ranks that have a core each stay on it, as mpirun binds two ranks by default: overlap is then faster, and
 # runs differ less.
 run_here() {    # RANKS OPTION...
-    [ "$1" = "$cores" ] && local -x OMPI_MCA_hwloc_base_binding_policy=core
+    [ "$1" = "$cores" ] && local -x OMPI_MCA_hwloc_base_binding_policy=$bound
     timeout 580 mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1 \
         </dev/null
 }
