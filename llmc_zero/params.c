@@ -185,6 +185,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
     const int first = layout_first_stored(&z->layout, unit);
     u->gather_use = use;
+    u->gather_use.counter = &u->gathered.sent;
     u->gather_use.of = comm_near(z->net.rank, rank_state(z, ZERO_PARAM)->group);
     if (is_fetched(z, first)) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
@@ -276,18 +277,21 @@ static int free_idle_slot(zero *z, int for_unit, int *slot) {
                      for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
 }
 
-// Sets u->whole to the unit's private memory or to a slot. If no slot is free and `must` is 0, it stays NULL.
+// Sets u->whole, where the next gather writes to, to the unit's private memory or to a slot. If no slot is
+// free and `must` is 0, it stays NULL.
 static int find_room(zero *z, int unit, int must) {
     struct params_unit *u = &z->params.units[unit];
     int slot = 0;
     u->whole = u->own;
-    if (u->whole) return 0;
-    while (slot < z->params.n_slots && z->params.slots[slot].unit >= 0) slot++;
-    if (slot == z->params.n_slots && !must) return 0;
-    if (slot == z->params.n_slots) ZERO_TRY(free_idle_slot(z, unit, &slot));
-    z->params.slots[slot].unit = unit;
-    u->slot = slot;
-    u->whole = z->params.slots[slot].memory;
+    if (!u->whole) {
+        while (slot < z->params.n_slots && z->params.slots[slot].unit >= 0) slot++;
+        if (slot == z->params.n_slots && !must) return 0;
+        if (slot == z->params.n_slots) ZERO_TRY(free_idle_slot(z, unit, &slot));
+        z->params.slots[slot].unit = unit;
+        u->slot = slot;
+        u->whole = z->params.slots[slot].memory;
+    }
+    gather_into(z, unit, u->whole);
     return 0;
 }
 
@@ -298,13 +302,10 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
     ZERO_TRY(find_room(z, unit, must));
-    if (!u->whole) return 0;
-    gather_into(z, unit, u->whole);
-    use.counter = &u->gathered.sent;
-    return submit_gather(z, unit, use);
+    return u->whole ? submit_gather(z, unit, use) : 0;
 }
 
-// Gathers the first unit of the next training pass. If the next pass is an evaluation, that pass uses it.
+// Gathers the first unit of the step's next micro-batch.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
@@ -427,23 +428,34 @@ int params_begin_pass(zero *z, int continues) {
 
 // -------- around the update
 
-// Returns 1 if the unit is gathered as soon as it is updated.
+// Returns 1 if the unit is gathered as soon as it is updated: it is one of those that look_ahead would gather
+// at the next step's first use.
 static int is_next(const zero *z, int unit) {
-    return z->config.stage == 3 && z->config.prefetch && unit == schedule_first_use(&z->schedule);
+    int left = z->config.prefetch + 1;
+    if (z->config.stage < 3 || !z->config.prefetch) return 0;
+    for (schedule_walk w = schedule_next_step(&z->schedule); schedule_next(&w);) {
+        if (!z->params.units[w.unit].own) left--;
+        if (left < 0) return 0;
+        if (w.unit == unit) return 1;
+    }
+    return 0;
 }
 
-void params_before_update(zero *z, int unit) {
-    const struct params_unit *u = &z->params.units[unit];
-    if (!is_next(z, unit) || !u->own || u->whole) return;
-    gather_into(z, unit, u->own);
-    begin_put(z, unit);
+int params_before_update(zero *z, int unit) {
+    struct params_unit *u = &z->params.units[unit];
+    if (!is_next(z, unit)) return 0;
+    ZERO_TRY(find_room(z, unit, 0));
+    u->for_next_pass = u->whole != NULL;
+    if (u->whole) begin_put(z, unit);
+    return 0;
 }
 
 int params_updated(zero *z, int unit, task *by) {
-    z->params.units[unit].changed_by = by;
+    struct params_unit *u = &z->params.units[unit];
+    u->changed_by = by;
     if (z->config.stage == 0) return 0;
     ZERO_TRY(submit_spread(z, unit, use_for(ZERO_FOR_STEP, unit)));
-    return is_next(z, unit) ? gather_for_next_pass(z, unit) : 0;
+    return u->for_next_pass ? submit_gather(z, unit, use_for(ZERO_FOR_STEP, unit)) : 0;
 }
 
 static int wait_for_gathers(zero *z, int unit) {

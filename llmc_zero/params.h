@@ -74,9 +74,10 @@ void params_count_files(const zero *z, zero_files *f);
 
 // -------- around the update
 
-// Call it before submitting the task that changes the unit's parameters. If the unit has private memory and
-// is gathered right after the task, params_put copies all new parameters, so that the gather reads none.
-void params_before_update(zero *z, int unit);
+// Call it before submitting the task that changes the unit's parameters. If the unit is one of the next
+// step's first, it is gathered right after the task. params_put then copies all new parameters to the gather,
+// which reads none.
+int params_before_update(zero *z, int unit);
 // Call it after submitting the task that changes the unit's parameters; it must stay at its address. From now
 // on the unit may be gathered, after that task.
 int params_updated(zero *z, int unit, task *by);

@@ -65,21 +65,20 @@ const int *schedule_update_order(schedule *s) {
 
 // -------- looking ahead
 
-int schedule_first_use(const schedule *s) {
-    const schedule_order *o = &s->recorded[ZERO_TRAIN];
-    return o->n ? o->units[0] : -1;
+schedule_walk schedule_ahead(const schedule *s) {
+    return (schedule_walk){ .of = s, .mode = s->mode, .at = s->recorded[s->mode].used };
 }
 
-schedule_walk schedule_ahead(const schedule *s) {
-    return (schedule_walk){ .of = s, .at = s->recorded[s->mode].used };
+schedule_walk schedule_next_step(const schedule *s) {
+    return (schedule_walk){ .of = s, .mode = ZERO_TRAIN, .next_pass = 1 };
 }
 
 int schedule_next(schedule_walk *w) {
     const schedule *s = w->of;
-    const schedule_order *o = &s->recorded[s->mode];
+    const schedule_order *o = &s->recorded[w->mode];
     if (w->at >= o->n && !w->next_pass) {
         const int rest_is_known = o->n - o->used == s->left;
-        if (s->mode == ZERO_EVAL || s->is_last || !rest_is_known) return 0;
+        if (w->mode == ZERO_EVAL || s->is_last || !rest_is_known) return 0;
         w->next_pass = 1;
         w->at = 0;
     }

@@ -47,19 +47,19 @@ void schedule_use(schedule *s, int unit);  // records a use
 // During backward it is a prediction: it still changes if the rest of this pass differs from the last one.
 const int *schedule_update_order(schedule *s);
 
-// Returns the first unit of the next training pass, by the recorded order; -1 before the first pass.
-int schedule_first_use(const schedule *s);
-
 typedef struct {
     int unit;
-    int next_pass;  // 1: a use in the step's next micro-batch
+    int next_pass;  // 1: a use in a later pass
     const schedule *of;
+    zero_mode mode;
     int at;
 } schedule_walk;
 
 // Walks from the next use, nearest first, to the end of the step's next micro-batch. Ends earlier before an
 // update, and where the order is unknown.
 schedule_walk schedule_ahead(const schedule *s);
+// Walks through the next step's first micro-batch, in the order of the last training pass.
+schedule_walk schedule_next_step(const schedule *s);
 int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 
 #endif

@@ -318,6 +318,7 @@ int update_publish(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
         struct update_unit *u = &z->update.units[order[i]];
         u->is_delayed = 1;
+        ZERO_TRY(params_before_update(z, order[i]));
         ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&z->tasks.trainer)));
         ZERO_TRY(params_updated(z, order[i], &u->publish));
     }
@@ -446,10 +447,8 @@ static int submit_adamw(zero *z, int unit) {
 static int submit_unit(zero *z, int unit) {
     struct update_unit *u = &z->update.units[unit];
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!u->is_early) {
-        params_before_update(z, unit);
-        ZERO_TRY(submit_adamw(z, unit));
-    }
+    ZERO_TRY(params_before_update(z, unit));
+    if (!u->is_early) ZERO_TRY(submit_adamw(z, unit));
     u->is_delayed = 0;
     if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
     return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);

@@ -42,6 +42,7 @@ typedef struct zero_machine {
     // More ranks than cores: of the time that they compute, by which part the last one lags behind the
     // others, for at most 3/4 of turn_s; and, with threads for lanes, by which part more, for at most 1/2.
     double uneven, scattered;
+    int disk_bursts;  // 1: the disk reports no transfer before all are done that it has accepted meanwhile
     zero_rate work_between;  // for how long ZERO_TIME_BETWEEN keeps a core that it shares from computing
     zero_rate of[ZERO_TIMES];
 } zero_machine;

@@ -2,8 +2,9 @@
 # Measures this machine and writes BUILD/machine.json, for train_gpt2_zero --plan --machine. Nothing else
 # should run meanwhile.
 #   scripts/calibrate.sh [BUILD [FOLDER]]       build, and a folder on the disk for states (build)
-#   ROUNDS=N    measures everything N times (2) and takes the shortest: other work on a machine, or on the
-#               other threads of its cores, slows down whole seconds
+#   ROUNDS=N    measures everything N times and takes the shortest: other work on a machine, or on the other
+#               threads of its cores, slows down whole seconds. Without it: twice, but starts nothing again
+#               after 45 seconds.
 #   SHAPES="4,128,256,4,257,6 ..."  also measures the layers of these models: -b, -t, channels, heads,
 #                   vocabulary, layers; the disk with pieces and a file as large as those of the first
 # dev/bench/plan.sh sources it for the functions.
@@ -105,6 +106,7 @@ build=${1:-build} folder=${2:-$build}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cores=$(env -u OMP_NUM_THREADS nproc) rounds=${ROUNDS:-2}
+is_late() { [ -z "${ROUNDS:-}" ] && [ "$1" -gt 1 ] && [ $SECONDS -ge 45 ]; }        # ROUND
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 modes=("1 1 $cores" 'alone 1 1')        # name, threads, processes
 [ "$cores" = 1 ] || modes+=("$cores $cores 1")
@@ -112,6 +114,7 @@ read -ra own <<<"${SHAPES:-}"
 
 for i in $(seq "$rounds"); do
     for mode in "${modes[@]}"; do
+        ! is_late "$i" || break 2
         read -r name threads processes <<<"$mode"
         measure "$work/$i.$name.layers" "$threads" "$processes" layers
         [ ${#own[@]} = 0 ] || measure "$work/$i.$name.layers.own" "$threads" "$processes" layers "${own[@]}"

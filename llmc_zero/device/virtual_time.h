@@ -12,7 +12,9 @@ typedef struct virtual_time {
     double thread[LANES];
     double stream[DEVICE_STREAMS];
     double busy[ZERO_TIMES];
-    double disk;    // when it is free
+    double disk;  // when it is free
+    int bursts;   // of transfers, with zero_machine.disk_bursts; this one is the last
+    double burst_bytes, burst_ended;
     double worked;  // seconds that the trainer has computed since the last collective
     double taken;   // seconds that other lanes computed on the trainer's core since it last computed
 } virtual_time;

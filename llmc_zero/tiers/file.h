@@ -72,6 +72,7 @@ typedef struct file_transfer {
     // used by the engine
     int queued;                 // from file_start until its last request has ended
     double started_s, ended_s;  // by clock_now
+    int burst;                  // in virtual time
     size_t cut;                 // bytes already in requests
     int underway;               // requests in flight
     int earlier;                // number of transfers that it must wait for

@@ -107,12 +107,35 @@ static int open_virtual(file_engine **out, file_engine *e) {
     return 0;
 }
 
-static int start_virtual(virtual_time *v, file_transfer *t) {
+// A burst has at most the requests that may be in flight.
+static void join_burst(file_engine *e, virtual_time *v, file_transfer *t) {
+    const double most = (double)e->q.s.depth * e->q.s.block_bytes;
+    if (!v->machine->disk_bursts || virtual_now(v) > v->disk || v->burst_bytes >= most) {
+        v->bursts++;
+        v->burst_bytes = 0;
+    }
+    v->burst_bytes += t->bytes;
+    t->burst = v->bursts;
+}
+
+static int start_virtual(file_engine *e, virtual_time *v, file_transfer *t) {
     const zero_time what = t->write ? ZERO_TIME_WRITE : ZERO_TIME_READ;
     const double seconds = virtual_seconds(v, what, t->bytes), fixed = v->machine->of[what].seconds;
+    join_burst(e, v, t);
     t->started_s = virtual_max(virtual_now(v), v->disk);
     v->disk = t->started_s + seconds - fixed;
-    t->ended_s = v->disk + fixed + virtual_late(v);  // a thread of the engine notices it
+    t->ended_s = v->burst_ended = v->disk + fixed + virtual_late(v);  // a thread of the engine notices it
+    return 0;
+}
+
+// Transfers of the last burst end with it. It may still grow.
+static double virtual_end(const virtual_time *v, const file_transfer *t) {
+    return t->burst == v->bursts ? v->burst_ended : t->ended_s;
+}
+
+static int wait_virtual(virtual_time *v, file_transfer *t) {
+    t->ended_s = virtual_end(v, t);
+    virtual_wait(v, t->ended_s);
     return 0;
 }
 
@@ -208,7 +231,7 @@ static int start(file_engine *e, file_transfer *t) {
 }
 
 int file_start(file_engine *e, file_transfer *t) {
-    if (e->q.s.time) return start_virtual(e->q.s.time, t);
+    if (e->q.s.time) return start_virtual(e, e->q.s.time, t);
     pthread_mutex_lock(&e->q.lock);
     int rc = start(e, t);
     pthread_mutex_unlock(&e->q.lock);
@@ -219,8 +242,7 @@ int file_wait(file_engine *e, file_transfer *t) { return file_wait_for(e, t, INF
 
 int file_wait_for(file_engine *e, file_transfer *t, double seconds) {
     file_queue *q = &e->q;
-    if (q->s.time) virtual_wait(q->s.time, t->ended_s);
-    if (q->s.time) return 0;
+    if (q->s.time) return wait_virtual(q->s.time, t);
     pthread_mutex_lock(&q->lock);
     double begin = t->queued ? clock_now() : 0;
     int rc = queue_wait(q, t, seconds);
@@ -230,7 +252,7 @@ int file_wait_for(file_engine *e, file_transfer *t, double seconds) {
 }
 
 int file_done(file_engine *e, const file_transfer *t) {
-    if (e->q.s.time) return t->ended_s <= virtual_now(e->q.s.time);
+    if (e->q.s.time) return virtual_end(e->q.s.time, t) <= virtual_now(e->q.s.time);
     pthread_mutex_lock(&e->q.lock);
     int done = !t->queued;
     pthread_mutex_unlock(&e->q.lock);

@@ -177,6 +177,7 @@ static void read_cpu(const Source *s, int threads) {
         m->plugin.of[i] = (zero_rate){ number(s, name, 0) * share, number(s, name, 1) / share * more };
     }
     m->plugin.turn_s = number_or(s, "turn_s", 4e-3);
+    m->plugin.disk_bursts = number_or(s, "disk_bursts", 0) > 0.5;
     if (figure(s, "between_work"))
         m->plugin.work_between = (zero_rate){ number(s, "between_work", 0), number(s, "between_work", 1) };
     const int take_turns = here > 1 && crowded > 1;  // the ranks of a host
