@@ -64,11 +64,14 @@ rates() {
 # The fixed time and the rate of a collective: of the line through the least and the largest buffer.
 # bench/comm prints times in microseconds.
 # collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
-# with --beside what a computation loses; rate 0: it does not grow with the buffer
+# with --beside what a computation loses; rate 0: it does not grow with the buffer. Of several times the
+# shortest counts; with middle=1 the mean.
 collective() {
-    awk -v name="$1" -v n="$2" -v column="${3:-5}" '
+    awk -v name="$1" -v n="$2" -v column="${3:-5}" -v middle="${middle:-0}" '
         $1 !~ /^(all|reduce)-/ { next }
-        !($2 in us) || $column < us[$2] { us[$2] = $column > 0 ? $column : 0 }
+        { now = $column > 0 ? $column : 0; times[$2]++ }
+        times[$2] == 1 || (!middle && now < us[$2]) { us[$2] = now }
+        middle && times[$2] > 1 { us[$2] += (now - us[$2]) / times[$2] }
         $2 > most { most = $2 }
         !least || $2 < least { least = $2 }
         END {

@@ -74,7 +74,13 @@ read_line() {
 }
 # Before the first turn and after the last one.
 time_collectives() {
-    [ "${OWN:-1}" = 0 ] || [ "$ranks" = 1 ] || [ "$hosts" -gt 1 ] || measure_collectives "$own"
+    if [ "$hosts" -gt 1 ]; then
+        # shellcheck disable=SC2086
+        OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside >>"$own.between" \
+            2>"$work/log" || or "$work/log"
+    elif [ "${OWN:-1}" = 1 ] && [ "$ranks" -gt 1 ]; then
+        measure_collectives "$own"
+    fi
 }
 # The timers, as many processes as there are ranks at once and then one for the disk, stop after each round.
 start_timers() {
@@ -176,18 +182,15 @@ measure_all() {
         stop_timers
         time_collectives
     done <"$work/drawn"
-    # shellcheck disable=SC2086
-    [ -z "${HOSTS:-}" ] || OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside \
-        >"$work/between" 2>"$work/log" || or "$work/log"
 }
 # Prints machine.json with these times in place of the calibration's. Two hosts share this machine's cores.
 machine_now() {
     local name=$work/$number
     {
         [ "$hosts" = 1 ] || sed -nE "s/^(\"cores\":) .$cores]/\1 [$((cores / hosts))]/p" build/machine.json
-        if [ -f "$work/between" ]; then
-            collective between 2 <"$work/between"
-            collective between_work 2 14 <"$work/between"
+        if [ -f "$name.between" ]; then
+            collective between 2 <"$name.between"
+            collective between_work 2 14 <"$name.between"
         fi
         [ ! -f "$name.all-gather" ] || collectives "$name"
         [ ! -f "$name.1.memory.1" ] || rates "_$mode" "$name".*.memory.*

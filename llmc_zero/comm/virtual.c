@@ -19,16 +19,22 @@ static int shares_core(const virtual_time *v) {
 }
 
 // Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
-static double wait_for_ranks(virtual_time *v) {
+static double lag_of_ranks(const virtual_time *v) {
     const double worked = v->worked, turn = v->machine->turn_s;
     const double lag = virtual_least(0.75 * turn, worked * v->machine->uneven);
     const double scattered = virtual_least(turn / 2, worked * v->machine->scattered);
-    const double switches = 50e-6;  // of one core between ranks, at a collective's begin and at its end
-    v->worked = 0;
+    const int slept = v->slept[v->current];
     if (v->machine->scattered == 0) return 0;
-    if (!shares_core(v)) return virtual_max(lag, switches);
-    // Lanes notice both late.
-    return lag + scattered + 2 * virtual_late(v);
+    // A core switches between ranks at a collective's begin and at its end, or has to be taken from another.
+    if (!shares_core(v)) return virtual_max(lag, slept ? turn / 4 : 50e-6);
+    return lag + scattered + (1 + slept) * virtual_late(v);
+}
+
+// A collective begins when the last rank reaches it, and waits for so long more.
+static void wait_for_ranks(virtual_time *v, double more) {
+    virtual_wait(v, virtual_now(v) + lag_of_ranks(v) + more);
+    v->worked = 0;
+    v->slept[v->current] = 0;
 }
 
 // Returns how long, on average, a thread that shares the trainer's core waits for its turn: until the trainer
@@ -51,7 +57,7 @@ static void pass_between(virtual_time *v, double bytes) {
 static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {
     virtual_time *v = c->device->time;
     const double near = bytes_inside > 0 ? virtual_seconds(v, inside, bytes_inside) : 0;
-    virtual_wait(v, virtual_now(v) + wait_for_ranks(v));
+    wait_for_ranks(v, 0);
     if (c->device->asynchronous) {
         const double far = bytes_between > 0 ? virtual_seconds(v, ZERO_TIME_BETWEEN, bytes_between) : 0;
         device_virtual_run(c->device, s, virtual_max(near, far));
@@ -108,7 +114,7 @@ void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
     for (int r = 0; r < c->group.ranks; r++) memcpy(all + r * n, mine, bytes);
     comm_count(c, comm_for_scalars, COMM_OTHER, (c->group.ranks - 1) * bytes);
     virtual_time *v = c->device->time;
-    virtual_wait(v, virtual_now(v) + wait_for_ranks(v) + virtual_seconds(v, ZERO_TIME_SHARE, bytes));
+    wait_for_ranks(v, virtual_seconds(v, ZERO_TIME_SHARE, bytes));
 }
 
 int comm_open_virtual(comm *c, memory *m) {

@@ -15,8 +15,9 @@ typedef struct virtual_time {
     double disk;  // when it is free
     int bursts;   // of transfers, with zero_machine.disk_bursts; this one is the last
     double burst_bytes, burst_ended;
-    double worked;  // seconds that the trainer has computed since the last collective
-    double taken;   // seconds that other lanes computed on the trainer's core since it last computed
+    int slept[LANES];  // 1: the thread has waited since its last collective
+    double worked;     // seconds that the trainer has computed since the last collective
+    double taken;      // seconds that other lanes computed on the trainer's core since it last computed
 } virtual_time;
 
 static inline double virtual_max(double a, double b) { return a > b ? a : b; }
@@ -28,6 +29,7 @@ static inline void virtual_wait(virtual_time *v, double until) {
     if (until <= *now) return;
     if (v->current == LANE_TRAINER) v->taken = virtual_max(0, v->taken - (until - *now));
     *now = until;
+    v->slept[v->current] = 1;
 }
 // Returns how much later a thread that shares its core notices what it waits for: measured with two to four
 // ranks on two cores.
