@@ -61,19 +61,20 @@ rates() {
         $3 == 0 { fixed = $4 }
         $3 == 1 { printf "\"%s%s\": [%.3e, %.4e, \"measured\"],\n", $2, suffix, fixed, 1 / $4 }'
 }
-# The fixed time and the rate of a collective: of the line through the least and the largest buffer.
-# bench/comm prints times in microseconds.
-# collective NAME RANKS [COLUMN]: reads what bench/comm printed for one collective. Column 5 is its time, 14
-# with --beside what a computation loses; rate 0: it does not grow with the buffer. Of several times the
-# shortest counts; with middle=1 the mean.
+# comm_samples NAME [COLUMN]: turns what bench/comm prints for a collective into samples,
+# ["NAME",BYTES,MICROSECONDS]. Column 5 is its time, 14 with --beside what a computation loses.
+comm_samples() {
+    awk -v name="$1" -v column="${2:-5}" '$1 ~ /^(all|reduce)-/ {
+        printf "[\"%s\",%s,%s]\n", name, $2, ($column > 0 ? $column : 0)
+    }'
+}
+# collective RANKS FILE...: the fixed time and the rate of a collective: of the line through the least and the
+# largest buffer. Rate 0: it does not grow with the buffer.
 collective() {
-    awk -v name="$1" -v n="$2" -v column="${3:-5}" -v middle="${middle:-0}" '
-        $1 !~ /^(all|reduce)-/ { next }
-        { now = $column > 0 ? $column : 0; times[$2]++ }
-        times[$2] == 1 || (!middle && now < us[$2]) { us[$2] = now }
-        middle && times[$2] > 1 { us[$2] += (now - us[$2]) / times[$2] }
-        $2 > most { most = $2 }
-        !least || $2 < least { least = $2 }
+    chosen "${@:2}" | awk -F '[][",]+' -v n="$1" '
+        { name = $2; us[$3] = $4 }
+        $3 > most { most = $3 }
+        !least || $3 < least { least = $3 }
         END {
             sent = (n - 1) / n
             us_per_byte = most > least ? (us[most] - us[least]) / (most - least) / sent : 0
@@ -86,19 +87,16 @@ collective() {
 buffers='-b 16K -e 16M -f 1024 -n 9'
 # Where a core has several threads, nproc counts each, so several ranks may be bound to one.
 bound=core:overload-allowed,if-supported
-# Times the collectives of a rank on each core, and adds the times to files NAME.
-measure_collectives() {         # NAME
+# Times the collectives of a rank on each core, and writes files ROUND.gather.1 and ROUND.reduce.1.
+measure_collectives() {         # ROUND
     local what
-    [ "$cores" -gt 1 ] || return 0
-    for what in all-gather reduce-scatter; do
+    local -A of=([gather]=all-gather [reduce]=reduce-scatter)
+    for what in gather reduce; do
         # shellcheck disable=SC2086
         OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to $bound -np "$cores" "$build/bench/comm" $buffers \
-            -c $what >>"$1.$what" 2>"$work/err" </dev/null || or "$work/err"
+            -c ${of[$what]} >"$work/comm" 2>"$work/err" </dev/null || or "$work/err"
+        comm_samples $what <"$work/comm" >"$1.$what.1"
     done
-}
-collectives() {                 # NAME
-    collective gather "$cores" <"$1.all-gather"
-    collective reduce "$cores" <"$1.reduce-scatter"
 }
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
@@ -124,7 +122,7 @@ for i in $(seq "$rounds"); do
         measure "$work/$i.$name.memory" "$threads" "$processes" memory
     done
     measure "$work/$i.disk" 1 1 disk "$folder" ${own[@]:+"${own[0]}" 1}
-    measure_collectives "$work/all"
+    [ "$cores" = 1 ] || measure_collectives "$work/$i"
 done
 {
     echo '{'
@@ -132,7 +130,7 @@ done
     echo "\"cores\": [$cores], \"host_bytes\": [$(awk '/^MemTotal/ { print $2 * 1024 }' /proc/meminfo)],"
     echo '"flops": [0, 0, 0],'
     if [ "$cores" -gt 1 ]; then
-        collectives "$work/all"
+        for what in gather reduce; do collective "$cores" "$work"/*.$what.1; done
         echo '"share": [5e-5, 1e9, "assumed"],'
     else
         echo '"gather": [0, 0], "reduce": [0, 0], "share": [0, 0],'

@@ -913,7 +913,7 @@ static void test_release_gathers_the_next(void **state) {
 
 // Runs a micro-batch in a new order, one in a known order, one after an evaluation (whose order is recorded
 // separately), and the update. Backward must gather the next unit before it reduces one. The update must be
-// in forward's order, and gather the next step's first unit before it updates the second one.
+// in forward's order, and gather each of the next step's first units before it updates the one after it.
 static void test_order_of_a_step(void **state) {
     static const char plain[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 F0 B0 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";
     static const struct {
@@ -928,18 +928,18 @@ static void test_order_of_a_step(void **state) {
           "012340",
           { plain, "G2 F0 F1 G3 F2 G4 F3 F4 G3 F0 B0 B4 G2 R4 B3 G1 R3 B2 R2 B1 R1 B0 R0",
             "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4 G3 F0 B0 B4 G2 R4 B3 G1 R3 B2 R2 B1 R1 B0 R0" },
-          "U0 G0 U1 U2 U3 U4" },
+          "U0 G0 U1 G1 U2 G2 U3 U4" },
         { 1,
           "302410",
           { "G3 F3 G0 F0 G2 F2 G4 F4 G1 F1 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G3 B1 R1 B0 R0",
             "F3 G2 F0 F2 G4 F4 G4 F1 F0 B0 B4 G3 R4 B3 G2 R3 B2 R2 B1 R1 B0 R0",
             "G3 G0 G2 F3 G4 F0 F2 G1 F4 G4 F1 F0 B0 B4 G3 R4 B3 G2 R3 B2 R2 B1 R1 B0 R0" },
-          "U3 G3 U0 U2 U4 U1" },
+          "U3 G3 U0 G0 U2 G2 U4 U1" },
         { 2,
           "012340",
           { plain, "G2 G3 F0 F1 G4 F2 F3 G3 F4 G2 F0 B0 B4 G1 R4 B3 R3 B2 R2 B1 R1 B0 R0",
             "G0 G1 G2 G3 F0 F1 G4 F2 F3 G3 F4 G2 F0 B0 B4 G1 R4 B3 R3 B2 R2 B1 R1 B0 R0" },
-          "U0 G0 U1 U2 U3 U4" },
+          "U0 G0 U1 G1 U2 G2 U3 G3 U4" },
     };
     for (size_t i = 0; i < ROWS(rows); i++) {
         const zero_hyper h = toy_hyper(1);

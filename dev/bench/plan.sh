@@ -6,7 +6,7 @@
 #   TURNS=N         a run and the timing of its layers, of the plugin's kernels at its shapes, and of the disk
 #                   take N turns of a fraction of a second (24): one is stopped while the other goes on. The
 #                   mean step is compared with a plan from their mean times, because the speed of a machine
-#                   that others use changes within seconds. Collectives are timed before and after.
+#                   that others use changes within seconds. Collectives take every sixth turn.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
@@ -72,14 +72,15 @@ read_line() {
     run=run_here
     [ "$hosts" = 1 ] || run=run_on_hosts
 }
-# Before the first turn and after the last one.
-time_collectives() {
+time_collectives() {            # ROUND
     if [ "$hosts" -gt 1 ]; then
         # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside >>"$own.between" \
-            2>"$work/log" || or "$work/log"
-    elif [ "${OWN:-1}" = 1 ] && [ "$ranks" -gt 1 ]; then
-        measure_collectives "$own"
+        OMP_NUM_THREADS=1 on_hosts build/bench/comm $buffers -c all-gather --beside >"$work/comm" \
+            2>"$work/err" || or "$work/err"
+        comm_samples between <"$work/comm" >"$1.between.1"
+        comm_samples between_work 14 <"$work/comm" >"$1.between_work.1"
+    elif [ "$ranks" -gt 1 ]; then
+        measure_collectives "$1"
     fi
 }
 # The timers, as many processes as there are ranks at once and then one for the disk, stop after each round.
@@ -124,14 +125,14 @@ next_step() {
     return 1
 }
 run_in_turns() {
-    local i log ms steps tokens until=$((SECONDS + 60))
+    local i turn log ms steps tokens until=$((SECONDS + 75))
     : >"$work/log"
     running=1
     # shellcheck disable=SC2086
     exec {log}< <($run "$ranks" $options)
     for i in 1 2 3; do next_step 120 || or "$work/log"; done
     [ -z "$pinned" ] || taskset -cp 0 "$(pgrep -x train_gpt2_zero)" >/dev/null     # only its main thread
-    for _ in $(seq "$turns"); do
+    for turn in $(seq "$turns"); do
         # The first step was stopped, and the second one finds its memory outside the caches.
         for i in 1 2; do next_step 60 || or "$work/log"; done
         steps=$((150 / (${ms%.*} + 1)))
@@ -145,6 +146,7 @@ run_in_turns() {
         await "${timers[@]}"
         [ ${#disk[@]} = 0 ] || kill -CONT "${disk[@]}"
         await "${disk[@]}"
+        [ $((turn % 6)) != 1 ] || time_collectives "$own.$turn"
         while next_step 0.02; do :; done        # steps that had ended before
         pkill -CONT -x train_gpt2_zero
         [ $SECONDS -lt $until ] || break
@@ -175,24 +177,20 @@ split_rounds() {
 measure_all() {
     while read_line; do
         own=$work/$number
-        time_collectives
         [ "${OWN:-1}" = 0 ] || start_timers
         run_in_turns
         [ "${OWN:-1}" = 0 ] || split_rounds
         stop_timers
-        time_collectives
     done <"$work/drawn"
 }
 # Prints machine.json with these times in place of the calibration's. Two hosts share this machine's cores.
 machine_now() {
-    local name=$work/$number
+    local name=$work/$number what sending=$((hosts > 1 ? hosts : cores))      # ranks that send
     {
         [ "$hosts" = 1 ] || sed -nE "s/^(\"cores\":) .$cores]/\1 [$((cores / hosts))]/p" build/machine.json
-        if [ -f "$name.between" ]; then
-            collective between 2 <"$name.between"
-            collective between_work 2 14 <"$name.between"
-        fi
-        [ ! -f "$name.all-gather" ] || collectives "$name"
+        for what in gather reduce between between_work; do
+            [ ! -f "$name.1.$what.1" ] || collective "$sending" "$name".*."$what".1
+        done
         [ ! -f "$name.1.memory.1" ] || rates "_$mode" "$name".*.memory.*
         [ ! -f "$name.1.disk.1" ] || rates "" "$name".*.disk.*
         [ ! -f "$name.1.layers.1" ] || samples "samples_$mode" "$name".*.layers.*
