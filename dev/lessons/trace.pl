@@ -28,10 +28,12 @@ sub within {
 # One reduction carries a whole bucket, so its units' events overlap.
 sub print_order {
     my (%bytes, $last);
+    my $end = '';    # of the line before
     for my $e (within($steps[-1])) {
         my $unit = $e->{unit} =~ s/^block //r;
-        if ($e->{kind} =~ /^(forward|backward)$/) { printf("\n%-8s %-9s ", $e->{kind}, $e->{unit}) }
-        elsif ($e->{kind} eq 'update' && !$e->{unit}) { printf("\n%-18s ", 'update') }
+        if ($e->{kind} =~ /^(forward|backward)$/) { printf("$end%-8s %-9s ", $e->{kind}, $e->{unit}) }
+        elsif ($e->{kind} eq 'update' && !$e->{unit}) { printf("$end%-18s ", 'update') }
+        $end = "\n";
         next if $e->{kind} !~ /^(gather|reduce)$/;
         my $both_reduce = $last && $last->{kind} eq 'reduce' && $e->{kind} eq 'reduce';
         print $both_reduce && $e->{from} < $last->{to} ? "+$unit" : "  $e->{kind} $unit";
