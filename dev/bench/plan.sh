@@ -79,7 +79,7 @@ time_collectives() {            # ROUND
             2>"$work/err" || or "$work/err"
         comm_samples between <"$work/comm" >"$1.between.1"
         comm_samples between_work 14 <"$work/comm" >"$1.between_work.1"
-    elif [ "$ranks" -gt 1 ]; then
+    elif [ "$ranks" -gt 1 ] && [ "$cores" -gt 1 ]; then
         measure_collectives "$1"
     fi
 }
