@@ -429,7 +429,7 @@ int params_begin_pass(zero *z, int continues) {
 // -------- around the update
 
 // Returns 1 if the unit is gathered as soon as it is updated: it is one of those that look_ahead would gather
-// at the next step's first use.
+// at the next step's first use. If an evaluation comes first, it uses them.
 static int is_next(const zero *z, int unit) {
     int left = z->config.prefetch + 1;
     if (z->config.stage < 3 || !z->config.prefetch) return 0;

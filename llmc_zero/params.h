@@ -76,7 +76,7 @@ void params_count_files(const zero *z, zero_files *f);
 
 // Call it before submitting the task that changes the unit's parameters. If the unit is one of the next
 // step's first, it is gathered right after the task. params_put then copies all new parameters to the gather,
-// which reads none.
+// which reads none. If the task was submitted during backward, the gather reads the pieces updated before.
 int params_before_update(zero *z, int unit);
 // Call it after submitting the task that changes the unit's parameters; it must stay at its address. From now
 // on the unit may be gathered, after that task.
