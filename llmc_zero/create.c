@@ -17,6 +17,7 @@ static int create_states(zero *z) {
     const layout *l = &z->layout;
     int reading = 0;  // uses in a training pass that read parameters
     for (int i = 0; i < l->n_units; i++) reading += l->units[i].forward_uses + l->units[i].reading_uses;
+    ZERO_TRY(memory_reserve(&z->memory, plan_own_bytes(&z->plan, &z->config, l)));
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
     // only stage 3 has collectives at each use, so only there do all ranks use the units in the same order

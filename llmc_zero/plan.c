@@ -223,6 +223,13 @@ static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, cons
     return bytes;
 }
 
+size_t plan_own_bytes(const plan *p, const zero_config *c, const layout *l) {
+    size_t bytes = 0;
+    for (int i = 0; i < PLAN_ITEMS; i++)
+        if (i != PLAN_FILE_TABLES) bytes += bytes_of(p, i, c, l);
+    return bytes;
+}
+
 // -------- the pieces of the update
 
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r) {

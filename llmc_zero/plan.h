@@ -120,6 +120,8 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
+// Returns the memory of all items on a CPU, without the file engine's tables, which it allocates itself.
+size_t plan_own_bytes(const plan *p, const zero_config *c, const layout *l);
 // Returns the request for a shared unit's block of PLAN_SHARED_SLOTS, PLAN_SHARED_BUCKETS or PLAN_EARLIER.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 

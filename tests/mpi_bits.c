@@ -262,6 +262,8 @@ static void check_memory(run *r) {
         EXPECT(r->config.comm.nccl || p->bytes[k] == zero_memory_bytes(z, (zero_memory_class)k),
                "%zu bytes of class %d, planned %zu", zero_memory_bytes(z, (zero_memory_class)k), k,
                p->bytes[k]);
+    const memory *m = &z->memory;
+    EXPECT(m->taken_bytes == m->reserved_bytes, "%zu bytes taken of %zu", m->taken_bytes, m->reserved_bytes);
     for (int i = 0; i < p->n_lines; i++) {
         const zero_memory_line *line = &p->lines[i];
         const int by_nccl = !strcmp(line->purpose, "NCCL (measured)");

@@ -45,21 +45,39 @@ size_t memory_whole_pages(size_t bytes) {
     return (pages ? pages : 1) * PAGE;
 }
 
+static void *allocate(memory *m, device *d, const char *purpose, size_t bytes) {
+    const char *why = "";
+    size_t held = 0;
+    void *base = d->f->alloc(d, bytes, &why);
+    for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
+    if (!base)
+        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose,
+                  bytes / 1048576.0, held / 1048576.0, why);
+    return base;
+}
+
+int memory_reserve(memory *m, size_t bytes) {
+    if (m->device->asynchronous) return 0;
+    ZERO_TRY_ALLOC(m->reserved = allocate(m, m->device, "states and working memory", bytes));
+    m->reserved_bytes = bytes;
+    return 0;
+}
+
+static char *take_reserved(memory *m, size_t bytes) {
+    if (bytes > m->reserved_bytes - m->taken_bytes) return NULL;
+    m->taken_bytes += bytes;
+    return m->reserved + m->taken_bytes - bytes;
+}
+
 void *memory_alloc(memory *m, const memory_request *r) {
     device *d = r->moved_by && m->mover ? m->mover : m->device;
     if (r->tier == ZERO_HOST && !d->time) d = &device_host;
-    size_t bytes = memory_whole_pages(r->bytes), held = 0;
-    const char *why = "";
-    void *base = d->f->alloc(d, bytes, &why);
-    if (!base) {
-        for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
-        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", r->purpose,
-                  r->bytes / 1048576.0, held / 1048576.0, why);
-        return NULL;
-    }
-    memory_block block = { .base = base, .bytes = bytes, .owner = d, .moved_by = r->moved_by };
+    const size_t bytes = memory_whole_pages(r->bytes);
+    char *reserved = take_reserved(m, bytes), *base = reserved ? reserved : allocate(m, d, r->purpose, bytes);
+    if (!base) return NULL;
+    memory_block block = { base, bytes, .owner = reserved ? NULL : d, .moved_by = r->moved_by };
     if (!add_block(m, r, &block)) return base;
-    d->f->release(d, base, bytes);
+    if (!reserved) d->f->release(d, base, bytes);
     return NULL;
 }
 
@@ -98,17 +116,19 @@ void *memory_array(memory *m, size_t n, size_t elem_bytes) {
     return t->data;
 }
 
-static int is_used(const memory *m, const memory_block *b) {
-    return m->disk_hangs && b->owner && !b->owner->asynchronous;
+static int is_used(const memory *m, const device *owner) {
+    return m->disk_hangs && owner && !owner->asynchronous;
 }
 
 void memory_free_all(memory *m) {
     for (memory_block *b = m->blocks, *next; b; b = next) {
         next = b->next;
-        if (b->pinned && !is_used(m, b)) m->device->f->unpin(m->device, b->base);
-        if (b->owner && !is_used(m, b)) b->owner->f->release(b->owner, b->base, b->bytes);
+        if (b->pinned && !is_used(m, b->owner)) m->device->f->unpin(m->device, b->base);
+        if (b->owner && !is_used(m, b->owner)) b->owner->f->release(b->owner, b->base, b->bytes);
         free(b);
     }
+    if (m->reserved && !is_used(m, m->device))
+        m->device->f->release(m->device, m->reserved, m->reserved_bytes);
     for (struct memory_array *t = m->tables, *next; t; t = next) {
         next = t->next;
         free(t);

@@ -18,7 +18,7 @@ typedef struct memory_block {
     void *base;
     size_t bytes;
     int line;  // index in memory.lines
-    device *owner;
+    device *owner;  // NULL: it is part of the reserved memory, or allocated elsewhere
     int moved_by;  // of zero_movers
     int pinned;    // 1: pinned for the memory's device
     struct memory_block *next;
@@ -26,6 +26,8 @@ typedef struct memory_block {
 typedef struct {
     device *device;  // where memory_alloc allocates
     device *mover;  // the same device with NCCL's allocator, for memory that NCCL reads or writes; NULL: none
+    char *reserved;  // memory_reserve; NULL: none
+    size_t reserved_bytes, taken_bytes;
     memory_block *blocks;
     zero_memory_line *lines;  // one per class, tier and purpose, in the order of first use
     int n_lines;
@@ -35,6 +37,8 @@ typedef struct {
 
 // Rounds a request up to whole pages, at least one.
 size_t memory_whole_pages(size_t bytes);
+// On a CPU, allocates the memory of the next requests in one piece, so that small blocks share large pages.
+int memory_reserve(memory *m, size_t bytes);
 // Returns zeroed, page-aligned memory, or NULL with ZERO_ERR_MEMORY and a message that names the request and
 // the memory in use. Memory that collectives read or write is allocated by the mover, if one is set.
 void *memory_alloc(memory *m, const memory_request *r);

@@ -7,14 +7,20 @@
 #include <string.h>
 #include <sys/mman.h>
 
+// Begins with a large page, if it holds one: these save TLB misses, and a disk transfers fewer segments.
 static void *cpu_alloc(device *d, size_t bytes, const char **why) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    enum { LARGE_PAGE = 2 << 20 };
+    const size_t around = bytes < LARGE_PAGE ? 0 : LARGE_PAGE;
+    char *p = mmap(NULL, bytes + around, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         *why = strerror(errno);
         return NULL;
     }
-    madvise(p, bytes, MADV_HUGEPAGE);  // a hint: saves TLB misses if the system follows it
-    return p;
+    const size_t before = around ? -(uintptr_t)p % LARGE_PAGE : 0;
+    if (before) munmap(p, before);
+    if (around > before) munmap(p + before + bytes, around - before);
+    madvise(p + before, bytes, MADV_HUGEPAGE);  // a hint, which the system need not follow
+    return p + before;
 }
 static void cpu_release(device *d, void *p, size_t bytes) { munmap(p, bytes); }
 
