@@ -4,15 +4,15 @@
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
 #   TURNS=N         a run and the timing of its layers, of the plugin's kernels at its shapes, and of the disk
-#                   take N turns of a fraction of a second (24): one is stopped while the other goes on. The
+#                   take N turns of a fraction of a second (20): one is stopped while the other goes on. The
 #                   mean step is compared with a plan from their mean times, because the speed of a machine
-#                   that others use changes within seconds. Collectives take every sixth turn.
+#                   that others use changes within seconds. Collectives take every fourth turn.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . scripts/calibrate.sh          # its functions, buffers and bound
-build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-24} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
+build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-20} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
 timers=() disk=() running=
 mkfifo "$work/never"
 exec {never}<>"$work/never"
@@ -125,7 +125,7 @@ next_step() {
     return 1
 }
 run_in_turns() {
-    local i turn log ms steps tokens until=$((SECONDS + 75))
+    local i turn log ms past tokens until=$((SECONDS + 90))
     : >"$work/log"
     running=1
     # shellcheck disable=SC2086
@@ -133,10 +133,13 @@ run_in_turns() {
     for i in 1 2 3; do next_step 120 || or "$work/log"; done
     [ -z "$pinned" ] || taskset -cp 0 "$(pgrep -x train_gpt2_zero)" >/dev/null     # only its main thread
     for turn in $(seq "$turns"); do
-        # The first step was stopped, and the second one finds its memory outside the caches.
-        for i in 1 2; do next_step 60 || or "$work/log"; done
-        steps=$((150 / (${ms%.*} + 1)))
-        for ((i = 0; i < (steps < 1 ? 1 : steps > 10 ? 10 : steps); i++)); do
+        # The first step was stopped, and the second one finds its memory outside the caches. A virtual disk
+        # that was idle is slower for some tenths of a second.
+        for ((past = i = 0; i < 2 || past < 300; i++)); do
+            next_step 60 || or "$work/log"
+            [ "$i" = 0 ] || past=$((past + ${ms%.*} + 1))
+        done
+        for ((past = 0; past < 200; past += ${ms%.*} + 1)); do
             next_step 60 || or "$work/log"
             echo "$ms" >>"$own.ms"
         done
@@ -146,7 +149,7 @@ run_in_turns() {
         await "${timers[@]}"
         [ ${#disk[@]} = 0 ] || kill -CONT "${disk[@]}"
         await "${disk[@]}"
-        [ $((turn % 6)) != 1 ] || time_collectives "$own.$turn"
+        [ $((turn % 4)) != 1 ] || time_collectives "$own.$turn"
         while next_step 0.02; do :; done        # steps that had ended before
         pkill -CONT -x train_gpt2_zero
         [ $SECONDS -lt $until ] || break
