@@ -213,10 +213,20 @@ static void print_rate(const char *name, double fixed_s, double s_per_byte) {
     printf("[\"%s\",0,%.4e]\n[\"%s\",1,%.4e]\n", name, fixed_s, name, s_per_byte);
 }
 
-#define RATE(name, bytes_each, call)                                 \
+// A step uses all its memory before it comes back to an array. Calls should use as much before a ring begins
+// again: they take so many bytes per element from each, and walk faster through the one they take more from.
+static size_t step_bytes;
+static void set_rings(int inputs_each, int results_each) {
+    const int most = inputs_each > results_each ? inputs_each : results_each;
+    ring_bytes = step_bytes / (inputs_each + results_each) * most;
+    inputs.next = results.next = 0;
+}
+
+#define RATE(name, bytes_each, inputs_each, results_each, call)      \
     do {                                                             \
         double small, large;                                         \
         int64_t n = 1 << 10;                                         \
+        set_rings(inputs_each, results_each);                        \
         TIME(small, call);                                           \
         n = most;                                                    \
         TIME(large, call);                                           \
@@ -240,25 +250,24 @@ static void add(int64_t n) {
     kernel_sum_ranks(ZERO_F32, sums, ZERO_BF16, (const void *const[]){ in(n * 2) }, 1, 1, n, sums);
 }
 
-// s NULL: rings that no cache holds
-static void time_kernels(const shape *s) {
+static size_t kernels_use(size_t step) { return step < RING_MOST ? step : RING_MOST; }
+// step: the bytes that a step uses
+static void time_kernels(size_t step) {
     device *d = &device_host;
     uint64_t words[EXACT_WORDS] = { 0 };
-    const size_t own = s ? ring_of(s, 2) : RING_MOST;
-    ring_bytes = own < RING_MOST / 2 ? own : RING_MOST / 2;
-    inputs.next = results.next = 0;
-    const int64_t most = ring_bytes / 32;
-    RATE("copy", 8, d->f->copy(d, COMPUTE, out(n * 4), in(n * 4), n * 4));
-    RATE("clear", 4, d->f->clear(d, COMPUTE, out(n * 4), n * 4));
-    RATE("sum", 10, add(n));
-    RATE("squares", 4, kernel_add_squares(words, ZERO_BF16, in(n * 2), n));
-    RATE("update", 28, update(n));
+    step_bytes = kernels_use(step);
+    const int64_t most = step_bytes / 64;
+    RATE("copy", 8, 4, 4, d->f->copy(d, COMPUTE, out(n * 4), in(n * 4), n * 4));
+    RATE("clear", 4, 0, 4, d->f->clear(d, COMPUTE, out(n * 4), n * 4));
+    RATE("sum", 10, 2, 4, add(n));
+    RATE("squares", 4, 2, 0, kernel_add_squares(words, ZERO_BF16, in(n * 2), n));
+    RATE("update", 28, 2, 14, update(n));
 }
 
 static void time_memory(void) {
-    inputs.base = memory_of(RING_MOST / 2);
-    results.base = memory_of(RING_MOST / 2);
-    time_kernels(NULL);
+    inputs.base = memory_of(RING_MOST);
+    results.base = memory_of(RING_MOST);
+    time_kernels(RING_MOST);
 }
 
 // -------- rounds: one shape's layers and kernels, again and again
@@ -272,9 +281,9 @@ static int another_round(void) {
     raise(SIGSTOP);
     return 1;
 }
-static void time_kernels_again(const shape *s) {
+static void time_kernels_again(void) {
     const size_t ring = ring_bytes;
-    time_kernels(s);
+    time_kernels(2 * ring);
     ring_bytes = ring;
     inputs.next = results.next = 0;
 }
@@ -315,7 +324,7 @@ static void time_shape(const shape *s, gpt2_dtype dt) {
         for (const struct sample *p = samples; p < samples + n_samples; p++)
             printf("[\"%s\",\"%s\",%g,%g,%g,%.3e]\n", timed_names[p->layer], dtype_names[dt], p->a, p->b,
                    p->c, p->seconds / p->calls);
-        if (in_rounds) time_kernels_again(s);
+        if (in_rounds) time_kernels_again();
     } while (another_round());
     l->free();
     void *all[] = { m.gelu,   m.dqkv, m.scratch, m.x,   m.y,    m.u,      m.bias,  m.dbias,
@@ -337,8 +346,9 @@ static void time_layers(int n_own, char **own) {
     size_t most = 0;
     for (int i = 0; i < n; i++) {
         const shape s = n_own ? parse_shape(own[i]) : shapes[i];
-        const size_t bytes = ring_of(&s, 4);
-        if (bytes > most) most = bytes;
+        const size_t ring = ring_of(&s, 4), step = in_rounds ? kernels_use(2 * ring) : 0;
+        if (ring > most) most = ring;
+        if (step > most) most = step;
     }
     inputs.base = memory_of(most);
     results.base = memory_of(most);

@@ -125,7 +125,8 @@ next_step() {
     return 1
 }
 run_in_turns() {
-    local i turn log ms past tokens until=$((SECONDS + 90))
+    local i turn log ms past tokens settle=0 until=$((SECONDS + 90))
+    [[ $options != *--nvme* ]] || settle=300    # ms: a virtual disk that was idle is slower for a while
     : >"$work/log"
     running=1
     # shellcheck disable=SC2086
@@ -133,13 +134,10 @@ run_in_turns() {
     for i in 1 2 3; do next_step 120 || or "$work/log"; done
     [ -z "$pinned" ] || taskset -cp 0 "$(pgrep -x train_gpt2_zero)" >/dev/null     # only its main thread
     for turn in $(seq "$turns"); do
-        # The first step was stopped, and the second one finds its memory outside the caches. A virtual disk
-        # that was idle is slower for some tenths of a second.
-        for ((past = i = 0; i < 2 || past < 300; i++)); do
-            next_step 60 || or "$work/log"
-            [ "$i" = 0 ] || past=$((past + ${ms%.*} + 1))
-        done
-        for ((past = 0; past < 200; past += ${ms%.*} + 1)); do
+        # The first step was stopped, and the second one finds its memory outside the caches.
+        next_step 60 || or "$work/log"
+        for ((past = 0; past <= settle; past += ${ms%.*} + 1)); do next_step 60 || or "$work/log"; done
+        for ((past = 0; past < 150; past += ${ms%.*} + 1)); do
             next_step 60 || or "$work/log"
             echo "$ms" >>"$own.ms"
         done

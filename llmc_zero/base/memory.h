@@ -17,10 +17,10 @@ typedef struct {
 typedef struct memory_block {
     void *base;
     size_t bytes;
-    int line;  // index in memory.lines
+    int line;       // index in memory.lines
     device *owner;  // NULL: it is part of the reserved memory, or allocated elsewhere
-    int moved_by;  // of zero_movers
-    int pinned;    // 1: pinned for the memory's device
+    int moved_by;   // of zero_movers
+    int pinned;     // 1: pinned for the memory's device
     struct memory_block *next;
 } memory_block;
 typedef struct {

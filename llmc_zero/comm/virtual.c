@@ -18,13 +18,14 @@ static int shares_core(const virtual_time *v) {
     return v->current != LANE_TRAINER && !v->machine->spare_core;
 }
 
-// Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
+// Returns how long this rank waits because there are fewer cores than ranks, or than threads: for those that
+// compute after it, and for its own thread's turn.
 static double lag_of_ranks(const virtual_time *v) {
     const double worked = v->worked, turn = v->machine->turn_s;
     const double lag = virtual_least(0.75 * turn, worked * v->machine->uneven);
     const double scattered = virtual_least(turn / 2, worked * v->machine->scattered);
     const int slept = v->slept[v->current];
-    if (v->machine->scattered == 0) return 0;
+    if (v->machine->scattered == 0) return shares_core(v) ? virtual_late(v) : 0;
     // A core switches between ranks at a collective's begin and at its end, or has to be taken from another.
     if (!shares_core(v)) return virtual_max(lag, slept ? turn / 4 : 50e-6);
     return lag + scattered + (1 + slept) * virtual_late(v);
