@@ -398,15 +398,18 @@ static double first_ended(file_engine *e, char *memory) {
 }
 
 // Small files may stay in caches of the host or the disk, and some sizes of transfers are faster than others:
-// with a shape, pieces are as large as a rank's part of a block, and the file as large as all states.
+// with a shape, pieces are as large as those of a rank's part of a block, or of the embedding if it is most
+// of the model, and the file as large as all states.
 static void time_disk(const char *folder, const char *own, int ranks) {
     enum { SMALL_PIECES = 256 };
     const size_t small = 4 << 10, most_piece = 8 << 20, most_file = 256 << 20;
     size_t piece = most_piece, file = most_file;
     if (own) {
         const shape s = parse_shape(own);
-        const size_t block = ((size_t)12 * s.C + 13) * s.C * sizeof(float), part = block / ranks;
-        const size_t states = 3 * (s.L * block + (size_t)gpt2_padded_vocab(s.V) * s.C * sizeof(float));
+        const size_t block = ((size_t)12 * s.C + 13) * s.C * sizeof(float);
+        const size_t embedding = (size_t)gpt2_padded_vocab(s.V) * s.C * sizeof(float);
+        const size_t part = (embedding > s.L * block ? embedding : block) / ranks;
+        const size_t states = 3 * (s.L * block + embedding);
         if (part < piece) piece = (part + small - 1) / small * small;
         if (states < file) file = states > piece ? states : piece;
     }

@@ -126,7 +126,7 @@ next_step() {
 }
 run_in_turns() {
     local i turn log ms past tokens settle=0 until=$((SECONDS + 90))
-    [[ $options != *--nvme* ]] || settle=300    # ms: a virtual disk that was idle is slower for a while
+    [[ $options != *--nvme* ]] || settle=150    # ms: a virtual disk that was idle is slower for a while
     : >"$work/log"
     running=1
     # shellcheck disable=SC2086

@@ -18,23 +18,28 @@ static int shares_core(const virtual_time *v) {
     return v->current != LANE_TRAINER && !v->machine->spare_core;
 }
 
-// Returns how long this rank waits because there are fewer cores than ranks, or than threads: for those that
-// compute after it, and for its own thread's turn.
+// Returns how long this rank waits for those that compute after it, because there are fewer cores than ranks.
 static double lag_of_ranks(const virtual_time *v) {
     const double worked = v->worked, turn = v->machine->turn_s;
     const double lag = virtual_least(0.75 * turn, worked * v->machine->uneven);
     const double scattered = virtual_least(turn / 2, worked * v->machine->scattered);
     const int slept = v->slept[v->current];
-    if (v->machine->scattered == 0) return shares_core(v) ? virtual_late(v) : 0;
+    if (v->machine->scattered == 0) return 0;
     // A core switches between ranks at a collective's begin and at its end, or has to be taken from another.
     if (!shares_core(v)) return virtual_max(lag, slept ? turn / 4 : 50e-6);
-    return lag + scattered + (1 + slept) * virtual_late(v);
+    return lag + scattered + slept * virtual_late(v);
 }
 
 // A collective begins when the last rank reaches it, and waits for so long more.
 static void wait_for_ranks(virtual_time *v, double more) {
     virtual_wait(v, virtual_now(v) + lag_of_ranks(v) + more);
     v->worked = 0;
+    v->slept[v->current] = 0;
+}
+
+// The thread notices the end of a collective inside its host.
+static void notice_end(virtual_time *v) {
+    if (shares_core(v)) virtual_wait(v, virtual_now(v) + virtual_late(v));
     v->slept[v->current] = 0;
 }
 
@@ -65,6 +70,7 @@ static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside
         return;
     }
     device_virtual_run(c->device, s, near);
+    if (bytes_inside > 0) notice_end(v);
     if (bytes_between > 0) pass_between(v, bytes_between);
 }
 
@@ -116,6 +122,7 @@ void comm_virtual_share(comm *c, const double *mine, double *all, int n) {
     comm_count(c, comm_for_scalars, COMM_OTHER, (c->group.ranks - 1) * bytes);
     virtual_time *v = c->device->time;
     wait_for_ranks(v, virtual_seconds(v, ZERO_TIME_SHARE, bytes));
+    if (ranks_here(c) > 1) notice_end(v);
 }
 
 int comm_open_virtual(comm *c, memory *m) {
