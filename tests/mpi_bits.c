@@ -264,6 +264,10 @@ static void check_memory(run *r) {
                p->bytes[k]);
     const memory *m = &z->memory;
     EXPECT(m->taken_bytes == m->reserved_bytes, "%zu bytes taken of %zu", m->taken_bytes, m->reserved_bytes);
+    for (const memory_block *b = z->device.asynchronous ? NULL : m->blocks; b; b = b->next) {
+        const char *purpose = m->lines[b->line].purpose;
+        EXPECT(!b->owner || !strcmp(purpose, "message staging"), "%s is not in the reserved memory", purpose);
+    }
     for (int i = 0; i < p->n_lines; i++) {
         const zero_memory_line *line = &p->lines[i];
         const int by_nccl = !strcmp(line->purpose, "NCCL (measured)");
