@@ -45,20 +45,19 @@ size_t memory_whole_pages(size_t bytes) {
     return (pages ? pages : 1) * PAGE;
 }
 
-static void *allocate(memory *m, device *d, const char *purpose, size_t bytes) {
+static int allocate(memory *m, device *d, const char *purpose, size_t bytes, char **base) {
     const char *why = "";
     size_t held = 0;
-    void *base = d->f->alloc(d, bytes, &why);
+    *base = d->f->alloc(d, bytes, &why);
+    if (*base) return 0;
     for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
-    if (!base)
-        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose,
-                  bytes / 1048576.0, held / 1048576.0, why);
-    return base;
+    return zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", purpose,
+                     bytes / 1048576.0, held / 1048576.0, why);
 }
 
 int memory_reserve(memory *m, size_t bytes) {
     if (m->device->asynchronous) return 0;
-    ZERO_TRY_ALLOC(m->reserved = allocate(m, m->device, "states and working memory", bytes));
+    ZERO_TRY(allocate(m, m->device, "states and working memory", bytes, &m->reserved));
     m->reserved_bytes = bytes;
     return 0;
 }
@@ -73,8 +72,8 @@ void *memory_alloc(memory *m, const memory_request *r) {
     device *d = r->moved_by && m->mover ? m->mover : m->device;
     if (r->tier == ZERO_HOST && !d->time) d = &device_host;
     const size_t bytes = memory_whole_pages(r->bytes);
-    char *reserved = take_reserved(m, bytes), *base = reserved ? reserved : allocate(m, d, r->purpose, bytes);
-    if (!base) return NULL;
+    char *reserved = take_reserved(m, bytes), *base = reserved;
+    if (!reserved && allocate(m, d, r->purpose, bytes, &base)) return NULL;
     memory_block block = { base, bytes, .owner = reserved ? NULL : d, .moved_by = r->moved_by };
     if (!add_block(m, r, &block)) return base;
     if (!reserved) d->f->release(d, base, bytes);
