@@ -87,14 +87,16 @@ collective() {
 buffers='-b 16K -e 16M -f 1024 -n 9'
 # Where a core has several threads, nproc counts each, so several ranks may be bound to one.
 bound=core:overload-allowed,if-supported
-# Times the collectives of a rank on each core, and writes files ROUND.gather.1 and ROUND.reduce.1.
+# Times the collectives of a rank on each core, and writes files ROUND.gather.1 and ROUND.reduce.1. memory:
+# bytes that a step uses before it comes back to a buffer.
+memory=128M
 measure_collectives() {         # ROUND
     local what
     local -A of=([gather]=all-gather [reduce]=reduce-scatter)
     for what in gather reduce; do
         # shellcheck disable=SC2086
         OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to $bound -np "$cores" "$build/bench/comm" $buffers \
-            -c ${of[$what]} >"$work/comm" 2>"$work/err" </dev/null || or "$work/err"
+            -r "$memory" -c ${of[$what]} >"$work/comm" 2>"$work/err" </dev/null || or "$work/err"
         comm_samples $what <"$work/comm" >"$1.$what.1"
     done
 }

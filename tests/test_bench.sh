@@ -70,6 +70,7 @@ check_tables "$comm" <<CASES
 3|--messages --dtype fp32 $short|messages|fp32|+ + +
 2|-c all-gather --dtype fp16 -b 4M -e 4M -n 1 -w 0|shared window|fp16|+
 1|$short|one rank|bf16|+ - +
+2|-b 256K -e 1M -r 3M -n 9|shared window|bf16|+ + - - + +
 CASES
 begin 'table.sizes'
 benches 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0

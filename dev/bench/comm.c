@@ -38,7 +38,7 @@
 
 enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
 static struct {
-    int least, most, factor, rounds, warm_ups, batch;  // batch 0: depends on the device
+    int least, most, factor, ring, rounds, warm_ups, batch;  // batch 0: depends on the device
     int only, dtype, messages, beside, cuda, nccl, reduce_nccl, nccl_memory;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
 
@@ -47,6 +47,7 @@ static const char usage[] =
     "  -b BYTES             smallest buffer, with K, M or G (64K)\n"
     "  -e BYTES             largest buffer (64M)\n"
     "  -f FACTOR            factor from one size to the next (4)\n"
+    "  -r BYTES             rounds take turns in so much memory, which a step would use (always the same)\n"
     "  -n ROUNDS            timed rounds; the median is printed (15)\n"
     "  -w ROUNDS            warm-up rounds (2)\n"
     "  -m COLLECTIVES       collectives per round, which ends with a wait for the device (1; with cuda 8)\n"
@@ -70,6 +71,7 @@ static const option options[] = {
     { "-b", &opt.least, 1, LARGEST, { NULL } },
     { "-e", &opt.most, 1, LARGEST, { NULL } },
     { "-f", &opt.factor, 2, LARGEST, { NULL } },
+    { "-r", &opt.ring, 1, LARGEST, { NULL } },
     { "-n", &opt.rounds, 1, OFTEN, { NULL } },
     { "-w", &opt.warm_ups, 0, OFTEN, { NULL } },
     { "-m", &opt.batch, 1, OFTEN, { NULL } },
@@ -158,7 +160,10 @@ static zero_config config;
 static memory_request planned[COMM_MEMORIES];
 static int64_t elems, part;         // elements of the whole buffer, and of a rank's part
 static char *full, *shard, *other;  // (elems), (part), (elems) on the device
-static char *host;                  // (elems), or NULL if the host can access the device's memory
+enum { BUFFERS = 3 };
+static char *rings[BUFFERS];  // the memory they are in
+static size_t used;           // bytes of a ring before the current buffers
+static char *host;            // (elems), or NULL if the host can access the device's memory
 
 static void must(int rc) {
     if (!rc) return;
@@ -203,10 +208,21 @@ static void open_ranks(void) {
     must(net_agree(&ranks, comm_stage(&c, &m)));
 }
 
+static void take_buffers(size_t at) {
+    used = at;
+    full = rings[0] + at, shard = rings[1] + at, other = rings[2] + at;
+}
+// Takes the memory that was used longest ago.
+static void next_buffers(size_t bytes) {
+    take_buffers(used + 2 * bytes <= (size_t)opt.ring ? used + bytes : 0);
+}
+
+static size_t ring_bytes(void) { return opt.ring > opt.most ? opt.ring : opt.most; }
 static void alloc_buffers(void) {
-    full = room(opt.most);
-    shard = room(opt.most);
-    other = room(opt.most);
+    for (int i = 0; i < BUFFERS; i++) {
+        rings[i] = room(ring_bytes());
+        must(d.f->clear(&d, COMM, rings[i], ring_bytes()));
+    }
     memory_request on_host = { ZERO_WORKING, "benchmark", ZERO_HOST, opt.most, 1, ZERO_MOVED_BY_NONE };
     if (d.asynchronous && !(host = memory_alloc(&m, &on_host))) must(ZERO_ERR_MEMORY);
 }
@@ -287,7 +303,6 @@ static int mpi_broadcast(void) { return MPI_Bcast(full, (int)bytes_of(elems), MP
 #ifdef ZERO_HAVE_NCCL
 #include "llmc_zero/comm/nccl_library.h"
 cudaStream_t device_cuda_stream(device *d, device_stream s);
-enum { BUFFERS = 3 };
 static ncclComm_t plain;           // NCCL without the plugin: a separate, blocking communicator
 static void *registered[BUFFERS];  // its registrations
 
@@ -310,7 +325,6 @@ static int nccl_reduce_scatter(void) {
 }
 
 static void open_plain(void) {
-    char *const buffers[BUFFERS] = { full, shard, other };
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     if (!c.nccl) return;
@@ -318,7 +332,7 @@ static void open_plain(void) {
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
     must(NCCL(CommInitRankConfig, &plain, c.group.ranks, id, c.group.rank, &config));
     for (int i = 0; i < BUFFERS && m.mover; i++)
-        must(NCCL(CommRegister, plain, buffers[i], opt.most, &registered[i]));
+        must(NCCL(CommRegister, plain, rings[i], ring_bytes(), &registered[i]));
 }
 
 static void close_plain(void) {
@@ -424,6 +438,7 @@ static int peer_differs(const collective *k) {
 // Returns the seconds per collective of a round, on the slowest rank.
 static double round_of(operation run) {
     double took, slowest;
+    next_buffers(bytes_of(elems));
     MPI_Barrier(MPI_COMM_WORLD);
     double start = clock_now();
     for (int i = 0; i < opt.batch; i++) must(run());
@@ -456,15 +471,16 @@ static struct {
     long parts;  // that the thread has computed so far
 } other_thread;
 
+// Uses as much memory as a matrix product does at once, because a collective takes the caches, too.
 static void *compute(void *ignored) {
-    static float x[4096];
+    enum { N = 1 << 18 };
+    static float x[N];
     while (!__atomic_load_n(&other_thread.ends, __ATOMIC_RELAXED)) {
         if (!__atomic_load_n(&other_thread.computes, __ATOMIC_ACQUIRE)) {
             clock_nap(1e-3);
             continue;
         }
-        for (int k = 0; k < 10; k++)
-            for (int i = 0; i < 4096; i++) x[i] = x[i] * 0.5f + 1;
+        for (int i = 0; i < N; i++) x[i] = x[i] * 0.5f + 1;
         __atomic_fetch_add(&other_thread.parts, 1, __ATOMIC_RELAXED);
     }
     return NULL;
@@ -554,6 +570,7 @@ static int row(const collective *k, int64_t bytes) {
     double medians[CONTENDERS], beside = 0, taken = 0;
     part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
     elems = part * c.group.ranks;
+    take_buffers(0);
     if (!part)
         must(zero_fail(ZERO_ERR_ARGUMENT, "-b %lld: less than 128 elements for each of %d ranks",
                        (long long)bytes, c.group.ranks));

@@ -4,15 +4,15 @@
 # least 10 % the plan knows the faster one. Needs build/machine.json (make calibrate), and an idle machine.
 #   dev/bench/plan.sh [COUNT [SEED]]       60 configurations, seed 1
 #   TURNS=N         a run and the timing of its layers, of the plugin's kernels at its shapes, and of the disk
-#                   take N turns of a fraction of a second (20): one is stopped while the other goes on. The
+#                   take N turns of a fraction of a second (30): one is stopped while the other goes on. The
 #                   mean step is compared with a plan from their mean times, because the speed of a machine
-#                   that others use changes within seconds. Collectives take every fourth turn.
+#                   that others use changes within seconds. Collectives take every sixth turn.
 #   OWN=0           does not time them; the plans use the calibration's, and interpolate between its shapes
 #   NVME=folder     also draws states on NVMe, there
 #   HOSTS=1gbit     also draws two hosts (network namespaces) at this rate; needs root
 . "$(dirname "$0")/common.sh"
 . scripts/calibrate.sh          # its functions, buffers and bound
-build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-20} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
+build=build count=${1:-60} seed=${2:-1} turns=${TURNS:-30} cores=$(env -u OMP_NUM_THREADS nproc) middle=1
 timers=() disk=() running=
 mkfifo "$work/never"
 exec {never}<>"$work/never"
@@ -59,12 +59,14 @@ run_on_hosts() {
     OMPI_MCA_mpi_yield_when_idle=0 on_hosts train_gpt2_zero "${@:2}" -x 1000000 -v 0 -s 0 -n 0 2>&1
 }
 
-# read_line: sets number, ranks, hosts and options of a configuration, and its layers' shape, threads and mode
+# read_line: sets number, ranks, hosts and options of a configuration, its layers' shape, half of its states'
+# bytes, threads and mode
 read_line() {
     read -r number ranks hosts options || return
     shape=$(sed -E 's/^-e l(\S*)h(\S*)c(\S*)v(\S*)t(\S*) -b (\S*) .* --dtype (\S*) .*/\6,\5,\3,\2,\4,\1,\7/' \
         <<<"$options")
     threads=$(sed -E 's/.*--threads ([0-9]+).*/\1/' <<<"$options")
+    memory=$(awk -F, '{ half = 8 * (12 * $6 * $3 + $5) * $3; print half < 2^27 ? half : 2^27 }' <<<"$shape")
     mode=$threads
     [ "$threads" -gt 1 ] || [ "$ranks" -ge "$cores" ] || mode=alone
     # One core may be slower than another, so a run with one computing thread and its timer use the same.
@@ -147,7 +149,7 @@ run_in_turns() {
         await "${timers[@]}"
         [ ${#disk[@]} = 0 ] || kill -CONT "${disk[@]}"
         await "${disk[@]}"
-        [ $((turn % 4)) != 1 ] || time_collectives "$own.$turn"
+        [ $((turn % 6)) != 1 ] || time_collectives "$own.$turn"
         while next_step 0.02; do :; done        # steps that had ended before
         pkill -CONT -x train_gpt2_zero
         [ $SECONDS -lt $until ] || break

@@ -46,18 +46,20 @@ static void notice_end(virtual_time *v) {
 // Returns how long, on average, a thread that shares the trainer's core waits for its turn: until the trainer
 // waits, or until the system, every turn_s, looks who else could run.
 static double wait_for_core(const virtual_time *v) {
-    const double turn = v->machine->turn_s, computes = v->thread[LANE_TRAINER] - virtual_now(v);
+    const double turn = v->machine->turn_s, computes = v->thread[LANE_TRAINER] + v->taken - virtual_now(v);
     if (!shares_core(v) || computes <= 0) return 0;
     return computes < turn ? computes - computes * computes / (2 * turn) : turn / 2;
 }
 
-// On a CPU. The trainer computes meanwhile, but not while its core handles the network's packets.
+// On a CPU. The trainer computes meanwhile, but not while its core handles the network's packets. A thread
+// that shares this core waits for it at the begin, and again when all has arrived.
 static void pass_between(virtual_time *v, double bytes) {
     const zero_rate *work = &v->machine->work_between;
     const double far = virtual_seconds(v, ZERO_TIME_BETWEEN, bytes);
     virtual_wait(v, virtual_now(v) + wait_for_core(v) + far);
     if (shares_core(v) && work->bytes_per_s > 0)
         v->taken += virtual_least(far, work->seconds + bytes / work->bytes_per_s);
+    virtual_wait(v, virtual_now(v) + wait_for_core(v));
 }
 
 static void pass(comm *c, device_stream s, zero_time inside, double bytes_inside, double bytes_between) {
