@@ -223,6 +223,7 @@ static void alloc_buffers(void) {
         rings[i] = room(ring_bytes());
         must(d.f->clear(&d, COMM, rings[i], ring_bytes()));
     }
+    take_buffers(0);
     memory_request on_host = { ZERO_WORKING, "benchmark", ZERO_HOST, opt.most, 1, ZERO_MOVED_BY_NONE };
     if (d.asynchronous && !(host = memory_alloc(&m, &on_host))) must(ZERO_ERR_MEMORY);
 }
