@@ -124,6 +124,18 @@ for figures in '"turn_s": [1]' '"turn_s": [0], "between_work": [0, 1e6]'; do
     done
 done
 end
+# longest TURN: prints how many microseconds the longest collective between two hosts of a core each takes
+longest() {
+    sed "s/\"cores\": .2./\"cores\": [1], \"turn_s\": [$1]/; s/\"between\": .1e-6/\"between\": [1e-5/" \
+        "$dir/two.json" >"$dir/slow.json"
+    plan --machine "$dir/slow.json" --plan-ranks 2 -pg 1 -z 2 -e l3h2c32v257t32 -b 1 -d 64 --threads 1 \
+        --overlap 1 --trace "$dir/apart.json"
+    sed -nE '/"cat":"reduce".*"pid":1,/s/.*"dur":([0-9.]+).*/\1/p' "$dir/apart.json" | sort -g | tail -n 1
+}
+begin 'virtual.two hosts: beside a trainer that computes, a lane waits half a turn to begin and half to end'
+free=$(longest 0) busy=$(longest 2e-5)
+need "$free and $busy us" number "0$busy - 0$free > 19 && 0$busy - 0$free < 21"
+end
 begin 'virtual.states on NVMe'
 same_order 2 3 --dtype bf16 --offload-optimizer nvme --offload-param nvme --nvme "$disk"
 same_order 2 3 --dtype bf16 --offload-optimizer nvme --offload-param nvme --nvme "$disk" --accumulate layers

@@ -47,7 +47,7 @@ static const char usage[] =
     "  -b BYTES             smallest buffer, with K, M or G (64K)\n"
     "  -e BYTES             largest buffer (64M)\n"
     "  -f FACTOR            factor from one size to the next (4)\n"
-    "  -r BYTES             rounds take turns in so much memory, which a step would use (always the same)\n"
+    "  -r BYTES             takes the next buffers of so much memory in each round, as in a step (0)\n"
     "  -n ROUNDS            timed rounds; the median is printed (15)\n"
     "  -w ROUNDS            warm-up rounds (2)\n"
     "  -m COLLECTIVES       collectives per round, which ends with a wait for the device (1; with cuda 8)\n"

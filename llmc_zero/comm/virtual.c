@@ -52,7 +52,7 @@ static double wait_for_core(const virtual_time *v) {
 }
 
 // On a CPU. The trainer computes meanwhile, but not while its core handles the network's packets. A thread
-// that shares this core waits for it at the begin, and again when all has arrived.
+// that shares this core waits for it at the start, and again when all has arrived.
 static void pass_between(virtual_time *v, double bytes) {
     const zero_rate *work = &v->machine->work_between;
     const double far = virtual_seconds(v, ZERO_TIME_BETWEEN, bytes);
