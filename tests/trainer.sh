@@ -245,8 +245,8 @@ pss() {
     wait $job
 }
 
-# The table leaves out the program, its libraries, MPI and oneDNN's compiled matmuls: they take up to 16 MiB,
-# and more with files. columns: ranks, MiB beside the table, arguments
+# The table leaves out what the process takes itself (process_bytes in room.c): up to 16 MiB here, and more with
+# files. columns: ranks, MiB beside the table, arguments
 test_memory() {
     local np more setting together
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi

@@ -11,8 +11,8 @@ group=$top/llmc_zero_limits$$
 mkdir "$group" || { echo "a cgroup cannot be made here"; exit 1; }
 trap 'rmdir "$group"; rm -rf "$work"' EXIT
 
-# Prints lines "PERCENT RANKS OPTION...". Models take at least 1 GiB, beside which a process's own few MiB are
-# less than a percent.
+# Prints lines "PERCENT RANKS OPTION...". A model's ranks take at least 1 GiB together, of which mpirun's few MiB
+# are less than a percent.
 draw() {
     awk -v count="$count" -v seed="$seed" '
         function one(list,    of, n) { n = split(list, of, " "); return of[1 + int(rand() * n)] }
@@ -32,7 +32,7 @@ draw() {
 bad=0
 while read -r percent ranks options; do
     # shellcheck disable=SC2086
-    each=$(./train_gpt2_zero --plan --plan-ranks "$ranks" $options --threads 1 |
+    each=$(./train_gpt2_zero --plan --plan-ranks "$ranks" $options --threads 1 -s 0 |
         sed -nE 's/.*it needs ([0-9.]+) MiB per rank.*/\1/p')
     bytes=$((${each%.*} * ranks * 1048576 / percent * 100))
     # The limit on memory plus swap, if there is one, may not be below the limit on memory.

@@ -53,9 +53,10 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (run.z) print_memory();
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // no tuning: only the memory matters
     search_from_request(&s, model, config);
-    if (find_room(&s.room, config)) die_of_plugin(&failure, "");
+    if (find_room(&s.room, model, config)) die_of_plugin(&failure, "");
     text_begin(&text);
-    if (s.beside) fprintf(text.f, ", besides %.0f MiB for compiled code and threads' stacks", mib(s.beside));
+    const size_t beside = bytes_beside(model, config);
+    if (beside) fprintf(text.f, ", with %.0f MiB for the process itself", mib(beside));
     fprintf(text.f, ". What would fit:");
     const int listed = search_for_room(&s, text.f);
     if (!listed && model->inference)
@@ -244,7 +245,7 @@ void print_fastest(const GPT2 *model, int micro_batches, StepTimer timer, void *
     f.timer = timer;
     f.trainer = trainer;
     search_all(&f.s, model, &config);
-    zero_check(find_room(&f.s.room, &config));
+    zero_check(find_room(&f.s.room, model, &config));
     find_choices(&f);
     const int fit = f.n_fits;
     time_choices(&f);

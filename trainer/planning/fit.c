@@ -160,7 +160,7 @@ static int gelu_is_fused(gpt2_dtype dt) {
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     GPT2 tried = *model;
-    zero_check(memory_left(config, &left));
+    zero_check(memory_left(model, config, &left));
     if (!run.z) reserve += plugin_bytes(model, config, config->stage);
     tried.recompute = 0;
     if (gelu_is_fused(model->dtype)) {
@@ -202,5 +202,5 @@ void settle_memory(GPT2 *model, const zero_config *config) {
 size_t bytes_to_come(GPT2 model, const zero_config *config) {
     if (on_cuda()) return 0;
     settle_memory(&model, config);
-    return activation_bytes(&model, ZERO_DEVICE) + bytes_beside(config);
+    return activation_bytes(&model, ZERO_DEVICE) + bytes_beside(&model, config);
 }

@@ -9,12 +9,14 @@
 
 static const char *truth(int is_true) { return is_true ? "true" : "false"; }
 
-// Writes what a rank needs in each place, and what it has there; null: not known.
-static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room) {
+// Writes what a rank needs in each place, and what it has there; null: not known. process: bytes on a CPU
+// that the table leaves out.
+static void write_memory(FILE *f, const MemoryTable *t, const Bytes *room, size_t process) {
     static const char *const places[] = { "device", "host", "disk" };
     int fits = 1;
     for (int i = 0; i < PLACES; i++) {
-        const size_t needed = bytes_on(t->lines, t->n, i), available = room->on[i];
+        const size_t needed = bytes_on(t->lines, t->n, i) + (i == ZERO_DEVICE ? process : 0);
+        const size_t available = room->on[i];
         fprintf(f, "  \"%s\": {\"needed\": %zu, \"available\": ", places[i], needed);
         fprintf(f, available < SIZE_MAX ? "%zu" : "null", available);
         fprintf(f, ", \"fits\": %s},\n", truth(needed <= available));
@@ -40,17 +42,18 @@ void write_plan_file(const GPT2 *model, int micro_batches, const StepTimes *time
     const zero_traffic *sent = &plan.traffic;
     Bytes room;
     Text text;
-    zero_check(find_room(&room, &config));
-    // The room is that of the plan, so what a GPU's libraries take is added again.
+    zero_check(find_room(&room, model, &config));
+    // The room is that of the plan, so what the process or a GPU's libraries take is added again.
+    const size_t process = process_bytes(model, &config);
     if (room.on[ZERO_DEVICE] < SIZE_MAX)
-        room.on[ZERO_DEVICE] += bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
+        room.on[ZERO_DEVICE] += process + bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
     if (run.rank > 0) return;
     text_begin(&text);
     fprintf(text.f, "{\n  \"machine\": ");
     write_json_text(text.f, machine_of_plan()->title);
     fprintf(text.f, ",\n  \"measured\": %s,\n  \"ranks\": %d,\n  \"ranks_per_host\": %d,\n",
             truth(!machine_of_plan()->is_gpu), run.ranks, run.ranks_on_host);
-    write_memory(text.f, &table, &room);
+    write_memory(text.f, &table, &room, process);
     write_times(text.f, model, tokens, times);
     fprintf(text.f, "  \"sent_bytes\": %lld,\n  \"disk_bytes\": %lld\n}\n",
             (long long)(sent->all_gather[ZERO_FOR_STEP] + sent->reduce_scatter[ZERO_FOR_STEP] +

@@ -44,14 +44,34 @@ static size_t stack_bytes(void) {
     return bytes;
 }
 
-size_t bytes_beside(const zero_config *config) {
-    // On AVX-512 oneDNN's kernels take 10 to 37 MiB for a model, and half as much again for samples.
-    const size_t code = 48 << 20, checkpoint_buffers = 8 << 20;
+// Little of the address space is ever touched, so it counts only under a limit on address space or data.
+static int is_limited_in_space(void) {
+    return !run.machine && (is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA));
+}
+
+// Returns about what a thread's matmuls take of the heap, where oneDNN packs their operands and leaves gaps:
+// measured with 128 to 4096 rows, 256 to 1600 channels and 1 to 8 threads, of which many take less.
+static size_t packing_bytes(const GPT2 *model) {
+    const size_t most = 16 << 20, rows = (size_t)model->B * model->T;
+    const size_t bytes = rows * 6 * model->config.channels * gpt2_dtype_size(model->dtype);
+    return bytes < most ? bytes : most;
+}
+
+size_t process_bytes(const GPT2 *model, const zero_config *config) {
+    // On AVX-512 oneDNN's kernels take 10 to 37 MiB of address space for a model, and half as much again for
+    // samples. Up to 4 MiB of it is touched, and as much of the heap, libraries and MPI.
+    const size_t space = 52 << 20, touched = 10 << 20, checkpoint_buffers = 8 << 20;
     const int has_checkpoints = opt.output || opt.resume_path;
-    if (run.machine || config->device == ZERO_CUDA) return 0;
-    if (!is_limited(RLIMIT_AS) && !is_limited(RLIMIT_DATA)) return 0;
-    return code + has_checkpoints * checkpoint_buffers +
-           threads_to_come(config, has_checkpoints) * stack_bytes();
+    if (on_cuda()) return 0;
+    const size_t own = has_checkpoints * checkpoint_buffers;
+    if (is_limited_in_space()) return own + space + threads_to_come(config, has_checkpoints) * stack_bytes();
+    return own + touched + run.threads * packing_bytes(model);
+}
+
+size_t bytes_beside(const GPT2 *model, const zero_config *config) {
+    const size_t at_start = 4 << 20;  // a process has so much of it when it asks what is left
+    const size_t all = process_bytes(model, config);
+    return all ? all - at_start : 0;
 }
 
 // -------- a plan, and what is held
@@ -91,27 +111,21 @@ size_t bytes_estimated(int of) {
 // Returns a rank's share of memory or disk; SIZE_MAX if the machine has no such figure.
 static size_t share_of(double bytes, int ranks) { return bytes > 0 ? (size_t)(bytes / ranks) : SIZE_MAX; }
 
-static Bytes room_on_machine(void) {
-    const Machine *m = machine_of_plan();
-    const int here = run.ranks_on_host;
-    Bytes room = { { 0, share_of(m->host_bytes, here), share_of(m->disk_bytes, here) } };
-    const size_t taken = bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
-    const size_t all = m->is_gpu ? share_of(m->device_bytes, 1) : room.on[ZERO_HOST];
-    room.on[ZERO_DEVICE] = all == SIZE_MAX ? all : all > taken ? all - taken : 0;
-    return room;
-}
-
 // Ranks on the same device share its memory evenly.
-int memory_left(const zero_config *config, size_t *left) {
-    if (run.machine) {
-        *left = room_on_machine().on[config->device == ZERO_CUDA ? ZERO_DEVICE : ZERO_HOST];
-        return 0;
+int memory_left(const GPT2 *model, const zero_config *config, size_t *left) {
+    const Machine *m = run.machine ? machine_of_plan() : NULL;
+    const int cuda = config->device == ZERO_CUDA;
+    size_t taken = bytes_beside(model, config);
+    if (m) {
+        *left = cuda ? share_of(m->device_bytes, 1) : share_of(m->host_bytes, run.ranks_on_host);
+        if (cuda) taken = bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
+        if (*left == SIZE_MAX) return 0;
+    } else {
+        int rc = zero_memory_left(config, run.ranks_on_host, left);
+        if (rc) return rc;
+        if (cuda) *left /= ranks_on_device();
     }
-    const size_t beside = bytes_beside(config);
-    int rc = zero_memory_left(config, run.ranks_on_host, left);
-    if (rc) return rc;
-    if (config->device == ZERO_CUDA) *left /= ranks_on_device();
-    *left -= beside < *left ? beside : *left;
+    *left -= taken < *left ? taken : *left;
     return 0;
 }
 
@@ -136,15 +150,15 @@ static size_t disk_left(const zero_offload_config *o) {
     return least > beside ? n * (least - beside) : 0;
 }
 
-int find_room(Bytes *room, const zero_config *config) {
+int find_room(Bytes *room, const GPT2 *model, const zero_config *config) {
     zero_config host = *config;
     host.device = ZERO_CPU;
-    if (run.machine) {
-        *room = room_on_machine();
-        return 0;
-    }
-    if (memory_left(config, &room->on[ZERO_DEVICE]) || memory_left(&host, &room->on[ZERO_HOST])) return -1;
-    room->on[ZERO_NVME] = config->offload.nvme ? disk_left(&config->offload) : SIZE_MAX;
+    if (memory_left(model, config, &room->on[ZERO_DEVICE])) return -1;
+    if (memory_left(model, &host, &room->on[ZERO_HOST])) return -1;
+    room->on[ZERO_NVME] = run.machine            ? share_of(machine_of_plan()->disk_bytes, run.ranks_on_host)
+                          : config->offload.nvme ? disk_left(&config->offload)
+                                                 : SIZE_MAX;
+    if (run.machine) return 0;
     for (int tier = 0; tier < PLACES; tier++)
         if (room->on[tier] < SIZE_MAX) room->on[tier] += bytes_held_on(tier);
     return 0;

@@ -3,6 +3,7 @@
 #define TRAINER_ROOM_H
 #include <stddef.h>
 #include "../../llmc_zero/zero.h"
+#include "../running/activations.h"
 
 enum { PLACES = ZERO_NVME + 1 };
 typedef struct {
@@ -16,14 +17,16 @@ size_t bytes_on(const zero_memory_line *lines, int n, zero_tier tier);
 size_t bytes_held_on(zero_tier tier);
 // Returns 0 with the bytes still available for the plan and activations of a rank on the settings' device, or
 // the plugin's error. SIZE_MAX: the machine of --machine has no such figure.
-int memory_left(const zero_config *config, size_t *left);
+int memory_left(const GPT2 *model, const zero_config *config, size_t *left);
 // The same on every tier, including what this rank holds already. SIZE_MAX: any amount, or not known.
-int find_room(Bytes *room, const zero_config *config);
+int find_room(Bytes *room, const GPT2 *model, const zero_config *config);
 // Returns the number of ranks that share the device; 1 on CPUs.
 int ranks_on_device(void);
-// Returns the address space that this process will take in addition to them: stacks of threads, and code that
-// oneDNN compiles. Little of it is ever touched, so it is 0 without a limit on address space or data.
-size_t bytes_beside(const zero_config *config);
+// Returns the memory on a CPU that a rank's process takes besides plan and activations, estimated: heap,
+// libraries, MPI, code that oneDNN compiles and, under a limit on address space or data, stacks of threads.
+size_t process_bytes(const GPT2 *model, const zero_config *config);
+// Returns what this process will still take of it, which memory_left leaves to it.
+size_t bytes_beside(const GPT2 *model, const zero_config *config);
 // Call it before any thread exists. Keeps malloc from reserving 64 MiB of address space for each thread.
 void use_one_arena(void);
 

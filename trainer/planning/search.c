@@ -24,20 +24,12 @@ size_t room_on(const Search *s, int tier) {
     return room > more ? room - more : 0;
 }
 
-// Returns what to leave free for memory outside the plan: for the program itself, for other programs and, on
-// a CPU, for the kernels that oneDNN compiles. Under a limit on the address space `beside` has counted these.
-static size_t left_free(const Search *s, int tier) {
-    const size_t kernels = 8 << 20, part = room_on(s, tier) / 64;
-    const int compiles = tier == ZERO_DEVICE && !on_cuda() && !run.machine && !s->beside;
-    return compiles && kernels < room_on(s, tier) - part ? part + kernels : part;
-}
-
 size_t missing(const Search *s, const Bytes *bytes, int *tier) {
     size_t most = 0;
     *tier = ZERO_DEVICE;
     if (!is_possible(bytes)) return SIZE_MAX;
     for (int i = 0; i < PLACES; i++) {
-        const size_t room = room_on(s, i) - left_free(s, i);
+        const size_t room = room_on(s, i) - room_on(s, i) / 64;  // the rest is for other programs
         if (bytes->on[i] <= room || bytes->on[i] - room < most) continue;
         most = bytes->on[i] - room;
         *tier = i;
@@ -166,8 +158,6 @@ Bytes bytes_of_level(Search *s) {
     const zero_config config = config_of_level(s);
     const int A = config.micro_batches;
     if ((opt.any_ranks && A & (A - 1)) || (A <= 1 && s->level[ACCUMULATE])) return nowhere;
-    const size_t beside = bytes_beside(&config);
-    s->more = beside > s->beside ? beside - s->beside : 0;
     const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
     m->B = opt.B;
     m->T = opt.T;
@@ -176,6 +166,8 @@ Bytes bytes_of_level(Search *s) {
     m->by_layers = config.accumulate_layers;
     m->recompute = opt.recompute;
     m->inputs_on_host = opt.cpu_checkpointing && on_cuda();
+    const size_t process = process_bytes(m, &config);
+    s->more = process > s->process ? process - s->process : 0;
     describe_units(s);
     if (m->units_a_block > 1 && m->by_layers && m->inputs_on_host) return nowhere;
     if (!is_planned && plan_layers(m, &config)) {
@@ -234,6 +226,7 @@ static void begin(Search *s, const GPT2 *model, const zero_config *config) {
     s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;
     s->given.B = model->B;
     s->given.T = model->T;
+    s->process = process_bytes(model, config);
     for (int i = 0; i < CHANGES; i++) s->levels[i] = 1;
 }
 
@@ -245,7 +238,6 @@ void search_from_request(Search *s, const GPT2 *model, const zero_config *config
     given->recompute = model->recompute;
     if (given->recompute < 0) given->recompute = on_cuda() ? most_chosen_recompute(model) : 1;
     s->now = *given;
-    s->beside = bytes_beside(config);
     s->levels[STAGES] = 4 - given->zero.stage;
     s->levels[TIERS] = MIXTURES;
     s->levels[SUB_GROUPS] = SUB_GROUP_SIZES;

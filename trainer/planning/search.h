@@ -38,7 +38,7 @@ typedef struct {
     Options now;       // those of level 0 of every change
     long long tokens;  // per step
     Bytes room;        // available to a rank
-    size_t beside;     // the room leaves these bytes to the process (bytes_beside)
+    size_t process;    // the room leaves these bytes to the process (process_bytes)
     size_t more;       // bytes that the process needs in addition with the options of this level
     int level[CHANGES], levels[CHANGES];
     int tier_is_fixed[TIER_OPTIONS];

@@ -208,15 +208,16 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
 // Explains the stars, and says whether a run with this plan would start.
 static void print_verdict(const GPT2 *model, const zero_config *config, const zero_plan *plan, size_t room) {
     const int sharing = on_cuda() ? 1 : run.ranks_on_host;
-    const size_t needed = bytes_needed(model, plan);
+    const size_t needed = bytes_needed(model, plan), process = process_bytes(model, config);
     const int starts = needed <= room;
     print0("  * %s\n", config->offload.optimizer || config->offload.params
                            ? "the part that is not offloaded fits into memory; the figures include both"
                            : "fits into memory");
-    char shared[40] = "";
+    char shared[40] = "", own[48] = "";
     if (sharing > 1) snprintf(shared, sizeof shared, " to each of %d ranks", sharing);
-    print0("  stage %d %s: it needs %.0f MiB per rank; %.0f are available%s%s\n", config->stage,
-           starts ? "fits" : "does not fit", mib(needed), mib(room), shared,
+    if (process) snprintf(own, sizeof own, ", of which the process itself about %.0f", mib(process));
+    print0("  stage %d %s: it needs %.0f MiB per rank%s; %.0f are available%s%s\n", config->stage,
+           starts ? "fits" : "does not fit", mib(needed + process), own, mib(room + process), shared,
            starts        ? ""
            : run.machine ? ". --fit lists options that fit"
                          : ". The error of a run would list options that fit");
@@ -225,7 +226,7 @@ static void print_verdict(const GPT2 *model, const zero_config *config, const ze
 // If the room cannot be determined, it is 0 and not printed.
 static void print_stages(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     size_t room;
-    if (memory_left(config, &room) || room == SIZE_MAX) room = 0;
+    if (memory_left(model, config, &room) || room == SIZE_MAX) room = 0;
     print0("stages, MiB per rank (P parameters, N ranks)                      all memory%s\n",
            model->inference ? "" : ", by level of recompute");
     print0("     formula            bytes      states     working%s\n",
@@ -246,11 +247,11 @@ static void print_place(const char *name, size_t needed, double available) {
 }
 
 // Compares what all ranks of a host need with what the machine has.
-static void print_places(const MemoryTable *t) {
+static void print_places(const MemoryTable *t, size_t process) {
     const Machine *m = machine_of_plan();
     const int here = run.ranks_on_host;
     const size_t device = bytes_on(t->lines, t->n, ZERO_DEVICE);
-    const size_t host = here * bytes_on(t->lines, t->n, ZERO_HOST);
+    const size_t host = here * (bytes_on(t->lines, t->n, ZERO_HOST) + process);
     print0("%-30s %11s %11s\n", "on this machine, MiB", "needed", "available");
     if (m->is_gpu) print_place("a GPU", device, m->device_bytes);
     print_place("a host's memory", host + (m->is_gpu ? 0 : here * device), m->host_bytes);
@@ -309,6 +310,6 @@ void print_plan(GPT2 *model, int micro_batches) {
     print_assumptions(&table);
     print_activations(model);
     print_stages(model, &config, &plan);
-    if (run.machine) print_places(&table);
+    if (run.machine) print_places(&table, process_bytes(model, &config));
     print_sent(&plan, model->inference);
 }
