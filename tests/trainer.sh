@@ -245,8 +245,8 @@ pss() {
     wait $job
 }
 
-# The table leaves out what the process takes itself (process_bytes in room.c): up to 16 MiB here, and more with
-# files. columns: ranks, MiB beside the table, arguments
+# The table leaves out what the process takes itself (process_bytes in room.c): up to 16 MiB here, and more
+# with files. columns: ranks, MiB beside the table, arguments
 test_memory() {
     local np more setting together
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
@@ -349,7 +349,8 @@ END
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
     same_tables file descriptor 9
-    screen file '^  \* fits into memory$' '^  stage 3 fits: it needs .* per rank; .* each of 2 ranks$'
+    screen file '^  \* fits into memory$' \
+        '^  stage 3 fits: it needs .* per rank, of which the process itself about [0-9]+; .* each of 2 ranks$'
     run 2 $hang_limit "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end

@@ -11,8 +11,8 @@ group=$top/llmc_zero_limits$$
 mkdir "$group" || { echo "a cgroup cannot be made here"; exit 1; }
 trap 'rmdir "$group"; rm -rf "$work"' EXIT
 
-# Prints lines "PERCENT RANKS OPTION...". A model's ranks take at least 1 GiB together, of which mpirun's few MiB
-# are less than a percent.
+# Prints lines "PERCENT RANKS OPTION...". The ranks of a model take at least 1 GiB together, of which mpirun's
+# few MiB are less than a percent.
 draw() {
     awk -v count="$count" -v seed="$seed" '
         function one(list,    of, n) { n = split(list, of, " "); return of[1 + int(rand() * n)] }
