@@ -243,6 +243,17 @@ timeout $hang_limit "$trainer" --fit --machine rtx4090 --plan-ranks 1 "${of[@]}"
 has "$dir/fit" '^  nothing fits: ' '^nearest that do not fit$' ': [0-9]+ MiB too much for the GPU$'
 end
 
+begin 'virtual.--machine this is what make calibrate has measured'
+mkdir "$dir/build"
+(cd "$dir" && plan --machine this) && need 'planned without make calibrate' false
+has "$dir/plan" 'open build/machine.json: .*make calibrate measures this machine'
+cp "$dir/two.json" "$dir/build/machine.json"
+need 'not planned' cd "$dir"
+need 'not planned' plan --machine this
+cd - >"$dir/log"
+has "$dir/plan" '^time of a step on two cores'
+end
+
 begin 'virtual.what the machine lacks is named'
 while IFS='|' read -r arguments message; do
     plan $arguments && need "$arguments: accepted" false

@@ -209,7 +209,8 @@ static json_t *load(const char *path) {
     json_error_t error;
     json_t *root = path ? json_load_file(path, 0, &error) : json_loads(machine_table, 0, &error);
     if (!root && !path) die("machines.json, line %d: %s", error.line, error.text);
-    if (!root && error.line < 0) die("option --machine %s: %s", path, error.text);
+    if (!root && error.line < 0)
+        die("option --machine: %s; make calibrate measures this machine", error.text);
     if (!root) die("option --machine %s: line %d: %s", path, error.line, error.text);
     return root;
 }
@@ -221,6 +222,7 @@ static int find_row(Source *s, const char *name) {
     json_t *row;
     s->row = json_object_get(s->table, name);
     if (s->row) return 0;
+    if (!strcmp(name, "this")) name = "build/machine.json";
     if (strchr(name, '.')) {
         s->row = s->file = load(s->of = name);
         return 0;
@@ -233,8 +235,8 @@ static int find_row(Source *s, const char *name) {
         if (json_object_get(row, "title"))
             snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
     }
-    die("option --machine %s: is none of %s, with xN for hosts of N, nor a file with a dot in its name, "
-        "such as make calibrate writes",
+    die("option --machine %s: is none of %s, with xN for hosts of N, nor this, which make calibrate "
+        "measures, nor a file with a dot in its name",
         name, names);
 }
 
