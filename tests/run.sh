@@ -17,6 +17,8 @@ export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OM
 logs=$build/logs; mkdir -p "$logs"
 rm -f "$logs"/*.sum "$logs"/*.pid
 names=() queue=() unstable=()
+sessions=$(mktemp -d) || exit 1
+trap 'rm -rf "$sessions"' EXIT
 trap 'end_tests; exit 1' INT TERM
 
 # one NAME SECONDS COMMAND...: runs the test and prints a line with its results, wall time and CPU time. If
@@ -24,7 +26,8 @@ trap 'end_tests; exit 1' INT TERM
 one() {
     local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    # An mpirun that ends can remove the folder in which another one, of a test beside it, is making its own.
+    OMPI_MCA_orte_tmpdir_base=$sessions/$name timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null &
     echo $! >"$logs/$name.pid"
     wait $!; status=$?
     rm "$logs/$name.pid"
