@@ -249,9 +249,10 @@ mkdir "$dir/build"
 has "$dir/plan" 'open build/machine.json: .*make calibrate measures this machine'
 cp "$dir/two.json" "$dir/build/machine.json"
 need 'not planned' cd "$dir"
-need 'not planned' plan --machine this
+need 'not planned' plan --machine this --plan-ranks 1 -o "$dir/this"
 cd - >"$dir/log"
 has "$dir/plan" '^time of a step on two cores'
+has "$dir/this/plan.json" '"device": .*"available": 4000000000, "fits": true'
 end
 
 begin 'virtual.what the machine lacks is named'

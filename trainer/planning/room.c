@@ -49,8 +49,8 @@ static int is_limited_in_space(void) {
     return !run.machine && (is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA));
 }
 
-// Returns about what a thread's matmuls take of the heap, where oneDNN packs their operands and leaves gaps:
-// measured with 128 to 4096 rows, 256 to 1600 channels and 1 to 8 threads, of which many take less.
+// Returns about what a thread's matmuls take of the heap, where oneDNN packs their operands and leaves gaps.
+// Measured with 128 to 4096 rows, 256 to 1600 channels and 1 to 4 threads; most took less.
 static size_t packing_bytes(const GPT2 *model) {
     const size_t most = 16 << 20, rows = (size_t)model->B * model->T;
     const size_t bytes = rows * 6 * model->config.channels * gpt2_dtype_size(model->dtype);
@@ -59,7 +59,7 @@ static size_t packing_bytes(const GPT2 *model) {
 
 size_t process_bytes(const GPT2 *model, const zero_config *config) {
     // On AVX-512 oneDNN's kernels take 10 to 37 MiB of address space for a model, and half as much again for
-    // samples. Up to 4 MiB of it is touched, and as much of the heap, libraries and MPI.
+    // samples. Up to 4 MiB of it is touched; heap, libraries and MPI take the other 6 of `touched`.
     const size_t space = 52 << 20, touched = 10 << 20, checkpoint_buffers = 8 << 20;
     const int has_checkpoints = opt.output || opt.resume_path;
     if (on_cuda()) return 0;
@@ -118,7 +118,8 @@ int memory_left(const GPT2 *model, const zero_config *config, size_t *left) {
     size_t taken = bytes_beside(model, config);
     if (m) {
         *left = cuda ? share_of(m->device_bytes, 1) : share_of(m->host_bytes, run.ranks_on_host);
-        if (cuda) taken = bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS);
+        taken = cuda ? bytes_estimated(CUDA_CONTEXT) + bytes_estimated(NCCL_BUFFERS)
+                     : process_bytes(model, config);
         if (*left == SIZE_MAX) return 0;
     } else {
         int rc = zero_memory_left(config, run.ranks_on_host, left);
